@@ -1,0 +1,41 @@
+"""The `holdfast` command: the application, and the one place where command modules join it."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from holdfast import __version__
+
+# A command module offers `register(app)`, which adds what it has; nothing joins in another way.
+REGISTRATIONS: tuple[Callable[[typer.Typer], None], ...] = ()
+
+app = typer.Typer(
+    name="holdfast",
+    help="Durable jobs: one lifecycle, enforced by the store.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        Console().print(f"holdfast {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Durable jobs: one lifecycle, enforced by the store."""
+
+
+for register in REGISTRATIONS:
+    register(app)

@@ -1,0 +1,1 @@
+"""Tests of the surfaces: command line, HTTP, MCP, client."""

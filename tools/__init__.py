@@ -1,0 +1,1 @@
+"""What the Makefile calls: checks, generated files, the list of requirements. Never shipped."""

@@ -1,0 +1,1 @@
+"""What tests share: servers, factories, plugins. No tests here."""

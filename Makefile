@@ -1,0 +1,62 @@
+# Holdfast. `make help` lists the targets.
+# Everything runs from .venv, which is made here and refreshed when pyproject.toml changes.
+
+PYTHON ?= python3
+# Arguments handed on to what a target runs: make test ARGS='-k lease', make bench-store ARGS=--help
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench bench-store chaos soak requirements docs fmt clean system-packages
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+
+demo: $(STAMP) ## submit, claim and finish jobs on SQLite, and print their ledger
+	@$(call run_part,examples/demo.py,-m examples.demo,issue 2)
+
+test: $(STAMP) system-packages ## all tests, on SQLite and on a private PostgreSQL
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+check: $(STAMP) ## format, lint, types, layers, generated files, dead code, requirement ids
+	@$(BIN)/python -m tools.check
+
+bench: bench-store ## the benchmarks; for now the store's alone
+
+bench-store: $(STAMP) system-packages ## both stores against hand-written SQL, in one run
+	@$(call run_part,bench/store.py bench/store/__main__.py,-m bench.store,issue 2)
+
+chaos: $(STAMP) system-packages ## a seeded nemesis over workers and stores
+	@$(call run_part,tests/chaos/__main__.py,-m tests.chaos,issue 3)
+
+soak: $(STAMP) system-packages ## a steady load; throughput and sizes must stay flat
+	@$(call run_part,bench/soak.py,-m bench.soak,issue 5)
+
+requirements: $(STAMP) ## each requirement with its tests, the open ones, and the count
+	@$(BIN)/python -m tools.requirements $(ARGS)
+
+docs: $(STAMP) ## write the generated files again
+	@$(call run_part,tools/generate.py,-m tools.generate,issue 2)
+
+fmt: $(STAMP) ## format, and fix what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove caches, builds and .venv
+	rm -rf $(VENV) build dist out .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+system-packages:
+	@tools/system_packages
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Holdfast needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12") if sys.version_info < (3, 11) else None'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# $(call run_part,FILES,MODULE,WHEN): run a part of the project, or say that it is not built yet.
+run_part = $(if $(wildcard $(1)),$(BIN)/python $(2) $(ARGS),{ echo "make $@: not built yet; it comes with $(3)." >&2; exit 1; })

@@ -1,0 +1,6 @@
+"""Names that look unused to vulture and are not: something outside our code calls or reads them.
+
+One line per name, with the reason beside it. This file is read, never run.
+"""
+
+version  # an argument of the command line, read by its callback

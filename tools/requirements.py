@@ -32,8 +32,6 @@ class Proof:
 
     id: str
     test: str
-    file: str
-    line: int
 
 
 @dataclass(kw_only=True)
@@ -121,8 +119,7 @@ class _MarkFinder(ast.NodeVisitor):
             match argument:
                 case ast.Constant(value=str(id_)) if id_ in self._known:
                     test = "::".join([self._file, *self._scope])
-                    proof = Proof(id=id_, test=test, file=self._file, line=argument.lineno)
-                    self._findings.proofs.append(proof)
+                    self._findings.proofs.append(Proof(id=id_, test=test))
                 case ast.Constant(value=value):
                     self._mistake(argument, f"unknown requirement {value!r}")
                 case _:

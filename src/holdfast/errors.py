@@ -1,0 +1,113 @@
+"""One tree of errors, each with a stable code: the same in Python, on the CLI and over HTTP."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HoldfastError(Exception):
+    """Whatever Holdfast raises on purpose. `code` is stable, the message is for a person."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, code: str | None = None, job_id: str | None = None) -> None:
+        """Say what happened, to which job, under which code."""
+        super().__init__(message)
+        self.reason_code = code or self.code
+        self.job_id = job_id
+
+
+class BadData(HoldfastError):
+    """A value that cannot be kept: not JSON, too large, too deep, or no real text."""
+
+    code = "bad_data"
+
+
+class ValidationError(BadData):
+    """Input that does not fit what the job asks for (B26)."""
+
+    code = "validation_failed"
+
+
+class TransientError(HoldfastError):
+    """A failure that another try may mend (B26)."""
+
+    code = "transient"
+
+
+class PermanentError(HoldfastError):
+    """A failure that no further try will mend (B26)."""
+
+    code = "permanent"
+
+
+class Refused(HoldfastError):
+    """The law, or the record as it now stands, does not allow it. Nothing was written."""
+
+    code = "refused"
+
+
+class LeaseConflictError(Refused):
+    """The caller does not hold the job, or no longer (B26). It must stop and write nothing."""
+
+    code = "lease_lost"
+
+
+class StaleRevision(Refused):
+    """`expected_rev` is not the current revision (C3)."""
+
+    code = "stale_revision"
+
+
+class KeyConflict(Refused):
+    """A key that is taken by a job with another body (resolution 13)."""
+
+    code = "key_conflict"
+
+
+class RequestIdReused(Refused):
+    """A request_id that already stands for something else (resolution 9)."""
+
+    code = "request_id_reused"
+
+
+class NoSuchJob(HoldfastError):
+    """No job of that id in this tenant."""
+
+    code = "no_such_job"
+
+
+class StoreError(HoldfastError):
+    """The database could not do it. What was acknowledged before is safe."""
+
+    code = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    """The database could not be reached, or stayed busy, until the deadline. Safe to try again."""
+
+    code = "store_unavailable"
+
+
+class StoreFull(StoreError):
+    """No room left on the disk. Nothing of this request was written; make room, then repeat it."""
+
+    code = "store_full"
+
+
+class StoreBroken(StoreError):
+    """The disk or the file failed: an I/O error or a damaged database. See `holdfast verify`."""
+
+    code = "store_broken"
+
+
+class LawBroken(StoreError):
+    """The database itself refused an illegal row. This is a bug in Holdfast or a foreign writer."""
+
+    code = "law_broken"
+
+
+class SchemaMismatch(StoreError):
+    """The database's schema is not the one this version needs. Run `holdfast migrate`."""
+
+    code = "schema_mismatch"

@@ -1,0 +1,278 @@
+"""What somebody wants done to a job. `decide` answers each with a change or a refusal.
+
+`as_of` is the store's clock as the sender last read it: it proves that a time has come, because
+the compare-and-set proves that the record did not change since.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import Struct
+
+from holdfast.lifecycle.job import Actor, JobId, NewJob
+from holdfast.lifecycle.states import Cancel as CancelMode
+from holdfast.lifecycle.states import EventType, Operation
+from holdfast.lifecycle.times import NOW, Time
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """What every command carries."""
+
+    operation: ClassVar[Operation]
+    actor: Actor
+    request_id: str | None = None
+    reason: str | None = None
+
+
+class Admit(Command, frozen=True, kw_only=True):
+    """Let a pending job into its queue."""
+
+    operation = Operation.ADMIT
+
+
+class Deny(Command, frozen=True, kw_only=True):
+    """Refuse a job by policy."""
+
+    operation = Operation.DENY
+    rule: str
+    body: bytes | None = None
+
+
+class Hold(Command, frozen=True, kw_only=True):
+    """Keep a job from being claimed, under a named hold."""
+
+    operation = Operation.HOLD
+    hold: str
+
+
+class Unhold(Command, frozen=True, kw_only=True):
+    """Lift one named hold."""
+
+    operation = Operation.UNHOLD
+    hold: str
+
+
+class Reschedule(Command, frozen=True, kw_only=True):
+    """Make a job due at another time."""
+
+    operation = Operation.RESCHEDULE
+    run_at: Time
+
+
+class Claim(Command, frozen=True, kw_only=True):
+    """Take the lease. Stores apply this edge themselves; the suite compares them with `decide`."""
+
+    operation = Operation.CLAIM
+    epoch: int = 1
+
+
+class Start(Command, frozen=True, kw_only=True):
+    """Say that the handler began, `ago` microseconds before this is written."""
+
+    operation = Operation.START
+    ago: int = 0
+
+
+class Heartbeat(Command, frozen=True, kw_only=True):
+    """Renew the lease: by the worker's keeper, or by the handler itself."""
+
+    operation = Operation.HEARTBEAT
+    by_handler: bool = False
+
+
+class Adopt(Command, frozen=True, kw_only=True):
+    """Take over a run of a dead process of the same host."""
+
+    operation = Operation.ADOPT
+    epoch: int = 1
+
+
+class Step(Command, frozen=True, kw_only=True):
+    """Remember a step: begun (before its effect), or done with its result."""
+
+    operation = Operation.STEP
+    name: str
+    use: int = 1
+    started: bool = False
+    body: bytes | None = None
+    consumes: str | None = None
+    """The name of the signal that this step waits for and that is already there."""
+
+
+class Progress(Command, frozen=True, kw_only=True):
+    """Say how far it is."""
+
+    operation = Operation.PROGRESS
+    body: bytes
+
+
+class Wait(Command, frozen=True, kw_only=True):
+    """Park on a signal, a timer, or whichever comes first."""
+
+    operation = Operation.WAIT
+    signal: str
+    until: Time | None = None
+
+
+class Resume(Command, frozen=True, kw_only=True):
+    """End a wait, by its oldest signal or because its time has come."""
+
+    operation = Operation.RESUME
+    as_of: int | None = None
+
+
+class Complete(Command, frozen=True, kw_only=True):
+    """Succeed, with a result (JSON null is one)."""
+
+    operation = Operation.COMPLETE
+    body: bytes = b"null"
+    exit_code: int | None = None
+    result_ptr: str | None = None
+    execution_ms: int | None = None
+
+
+class Failing(Command, frozen=True, kw_only=True):
+    """What all that ends or suspends a job with an error carries."""
+
+    error_code: str
+    body: bytes | None = None
+    exit_code: int | None = None
+    result_ptr: str | None = None
+    execution_ms: int | None = None
+    submits: tuple[NewJob, ...] = ()
+
+
+class Fail(Failing, frozen=True, kw_only=True):
+    """End as failed."""
+
+    operation = Operation.FAIL
+
+
+class Lose(Failing, frozen=True, kw_only=True):
+    """End a job whose owner is gone and which has no retries (D14)."""
+
+    operation = Operation.LOSE
+    as_of: int
+
+
+class Retry(Failing, frozen=True, kw_only=True):
+    """Give up this attempt; the next is due by backoff, or `retry_in` microseconds from now."""
+
+    operation = Operation.RETRY
+    jitter: float = 0.0
+    retry_in: int | None = None
+
+
+class Release(Command, frozen=True, kw_only=True):
+    """Give a job back that was not (or may safely be) run again."""
+
+    operation = Operation.RELEASE
+
+
+class Stall(Command, frozen=True, kw_only=True):
+    """Take a job from an owner whose lease has passed."""
+
+    operation = Operation.STALL
+    as_of: int
+    epoch: int = 1
+    jitter: float = 0.0
+
+
+class Requeue(Command, frozen=True, kw_only=True):
+    """Put a stalled job back into its queue."""
+
+    operation = Operation.REQUEUE
+    run_at: Time = NOW
+
+
+class RequestCancel(Command, frozen=True, kw_only=True):
+    """Ask the owner to end the job."""
+
+    operation = Operation.REQUEST_CANCEL
+    mode: CancelMode = CancelMode.SOFT
+
+
+class Cancel(Command, frozen=True, kw_only=True):
+    """End as cancelled."""
+
+    operation = Operation.CANCEL
+    as_of: int | None = None
+    epoch: int = 1
+    parent_cancelled: bool = False
+    exit_code: int | None = None
+
+
+class TimeOut(Failing, frozen=True, kw_only=True):
+    """End as timed out."""
+
+    operation = Operation.TIME_OUT
+    error_code: str = "timeout"
+    as_of: int | None = None
+    killed: bool = True
+
+
+class DeadLetter(Failing, frozen=True, kw_only=True):
+    """End in the dead letters; `error_code` is one of the reasons of B14."""
+
+    operation = Operation.DEAD_LETTER
+    stage: str
+    as_of: int | None = None
+
+
+class SignalJob(Command, frozen=True, kw_only=True):
+    """Send a signal; it is buffered until a wait consumes it."""
+
+    operation = Operation.SIGNAL
+    name: str
+    body: bytes = b"null"
+
+
+class LateResult(Command, frozen=True, kw_only=True):
+    """Record what a fenced or late sender said of a job that has ended."""
+
+    operation = Operation.LATE_RESULT
+    state: str
+    body: bytes | None = None
+    error_code: str | None = None
+    result_ptr: str | None = None
+
+
+class Annotate(Command, frozen=True, kw_only=True):
+    """Link a job to the one that followed from it."""
+
+    link: JobId | None = None
+
+
+class Compensated(Annotate, frozen=True, kw_only=True):
+    """Its compensation succeeded."""
+
+    operation = Operation.COMPENSATED
+
+
+class Redriven(Annotate, frozen=True, kw_only=True):
+    """Its dead letter was submitted again."""
+
+    operation = Operation.REDRIVEN
+    submits: tuple[NewJob, ...] = ()
+
+
+class Discarded(Annotate, frozen=True, kw_only=True):
+    """Its dead letter was looked at and put away."""
+
+    operation = Operation.DISCARDED
+
+
+class Clean(Command, frozen=True, kw_only=True):
+    """Begin to delete logs and artifacts."""
+
+    operation = Operation.CLEAN
+
+
+class Cleaned(Command, frozen=True, kw_only=True):
+    """Logs and artifacts are gone."""
+
+    operation = Operation.CLEANED
+
+
+BEAT_EVENT = {True: EventType.HEARTBEAT, False: EventType.LEASE_RENEWED}

@@ -1,0 +1,165 @@
+"""From events to the record: the one definition of what an event changes.
+
+`decide` uses `apply` to make the next record, verify and rebuild use it to check and restore it.
+It reads the states stored in an event, never its type alone (E8), so that an event of a newer
+version still moves a job as far as its states are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.lifecycle.job import NO_FACTS, Event, Job, LoggedEvent, Record, Signal
+from holdfast.lifecycle.states import BEATS, HOLDABLE, OWNED, TERMINAL, Letter, State
+from holdfast.lifecycle.times import T, later
+
+
+def derive(events: Iterable[LoggedEvent]) -> Job | None:
+    """Fold a job's events, in order, into its record."""
+    record: Job | None = None
+    for event in events:
+        record = born(event) if record is None else apply(record, event)
+    return record
+
+
+def derive_status(events: Iterable[LoggedEvent]) -> State | None:
+    """Tell the state alone: the last state-bearing event decides, unknown ones are passed over."""
+    state = None
+    for event in events:
+        if event.to_state is not State.UNKNOWN:
+            state = event.to_state
+    return state
+
+
+def born(event: Event[T]) -> Record[T]:
+    """Make the record that a first event brings about."""
+    made = event.created
+    if made is None:
+        raise ValueError(f"the first event of {event.id} says nothing of what was submitted")
+    return Record(
+        id=event.id,
+        tenant=made.tenant,
+        job_id=made.job_id,
+        kind=made.kind,
+        task=made.task,
+        queue=made.queue,
+        priority=made.priority,
+        needs=made.needs,
+        policy=made.policy,
+        cpus=made.cpus,
+        memory_mb=made.memory_mb,
+        parent_id=made.parent_id,
+        link_kind=made.link_kind,
+        workflow_id=made.workflow_id,
+        step_index=made.step_index,
+        key_kinds=made.key_kinds,
+        deadline_at=event.deadline_at,
+        created_at=event.at,
+        state=event.to_state,
+        rev=event.rev,
+        run_at=event.run_at,
+        held_by=(event.facts.held,) if event.facts.held else (),
+        updated_at=event.at,
+    )
+
+
+def apply(record: Record[T], event: Event[T]) -> Record[T]:
+    """Say what a record is after an event."""
+    source, target = record.state, event.to_state
+    if target is State.UNKNOWN:
+        target = source
+    changes: dict[str, Any] = {"state": target, "rev": event.rev, "updated_at": event.at}
+    changes["beats"] = record.beats + 1 if event.type in BEATS else 0
+    _ownership(record, event, target, changes)
+    if event.run_at is not None:
+        changes["run_at"] = event.run_at
+    if target is State.WAITING and source is not State.WAITING:
+        changes["wait_for"], changes["run_at"] = event.facts.wait_for, event.run_at
+    elif source is State.WAITING and target is not State.WAITING:
+        changes["wait_for"] = None
+    if target in TERMINAL and source not in TERMINAL:
+        _outcome(event, target, changes)
+    if record.held_by and target not in HOLDABLE:
+        changes["held_by"] = ()
+    if event.facts is not NO_FACTS:
+        _facts(record, event, changes)
+    return replace(record, **changes)
+
+
+def _ownership(record: Record[T], event: Event[T], target: State, changes: dict[str, Any]) -> None:
+    source = record.state
+    if target not in OWNED:
+        if source in OWNED:
+            changes.update(owner=None, epoch=None, lease_expires_at=None, timeout_at=None)
+        return
+    if event.lease_expires_at is None:
+        return
+    changes["lease_expires_at"] = event.lease_expires_at
+    if target is State.CLAIMED and source is not State.CLAIMED:
+        changes.update(owner=event.actor, epoch=event.facts.epoch or 1, attempt=event.attempt)
+        changes.update(started_at=None, timeout_at=_timeout(record, event, target))
+    elif target is State.RUNNING and source is State.CLAIMED:
+        changes.update(started_at=event.at, timeout_at=_timeout(record, event, target))
+    if event.facts.last_owner is not None:
+        changes.update(owner=event.actor, epoch=event.facts.epoch or 1)
+
+
+def _timeout(record: Record[T], event: Event[T], target: State) -> T | None:
+    """Count a phase's time limit from when its lease was granted.
+
+    Not from `at`: the time of a start folded into a later commit may be cut to the job's last
+    event, and the row would then say something else than its events.
+    """
+    policy = record.policy
+    limit, lease = (
+        (policy.start_timeout, policy.lease)
+        if target is State.CLAIMED
+        else (policy.timeout, policy.running_lease)
+    )
+    if limit is None or event.lease_expires_at is None:
+        return None
+    return later(event.lease_expires_at, limit - lease)
+
+
+def _outcome(event: Event[T], target: State, changes: dict[str, Any]) -> None:
+    changes["finished_at"] = event.at
+    if target is State.SUCCEEDED:
+        changes["result_digest"] = event.digest
+    else:
+        changes["error_code"] = event.facts.error_code
+    if target is State.DEAD_LETTERED:
+        changes["letter"] = Letter.OPEN
+
+
+_COPIED = (
+    ("failures", "failures"),
+    ("releases", "releases"),
+    ("cancel", "cancel_requested"),
+    ("letter", "letter"),
+    ("retention", "retention"),
+)
+
+
+def _facts(record: Record[T], event: Event[T], changes: dict[str, Any]) -> None:
+    facts = event.facts
+    for fact, column in _COPIED:
+        if (value := getattr(facts, fact)) is not None:
+            changes[column] = value
+    if facts.held is not None:
+        changes["held_by"] = tuple(sorted({*record.held_by, facts.held}))
+    if facts.unheld is not None:
+        changes["held_by"] = tuple(hold for hold in record.held_by if hold != facts.unheld)
+    if facts.signal is not None or facts.consumed is not None:
+        changes["signals"] = _signals(record, event)
+    if facts.late is not None:
+        changes["late_results"] = (*record.late_results, facts.late)
+    if changes["state"] in TERMINAL and record.state not in TERMINAL:
+        changes.update(exit_code=facts.exit_code, result_ptr=facts.result_ptr)
+
+
+def _signals(record: Record[T], event: Event[T]) -> tuple[Signal, ...]:
+    kept = tuple(signal for signal in record.signals if signal.rev != event.facts.consumed)
+    return (*kept, Signal(event.facts.signal, event.rev)) if event.facts.signal else kept

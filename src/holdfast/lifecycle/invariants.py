@@ -1,0 +1,133 @@
+"""What holds of a record in each state (C1), as data: predicates here, CHECKs in both schemas.
+
+Each rule can judge a record and write itself as SQL, so that the two cannot drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from holdfast.lifecycle.job import Record
+from holdfast.lifecycle.states import (
+    HOLDABLE,
+    LIVE,
+    OWNED,
+    TERMINAL,
+    Retention,
+    State,
+)
+from holdfast.lifecycle.times import T, Time
+
+_S = State
+KNOWN = LIVE | TERMINAL
+_CLAIMED_ONCE = OWNED | {_S.WAITING, _S.RETRYING, _S.STALLED, _S.SUCCEEDED}
+_NEVER_CLAIMED = frozenset({_S.PENDING, _S.DENIED})
+
+
+class Rule(Struct, frozen=True):
+    """One invariant: a name, a judgement of a record, and the same judgement in SQL."""
+
+    name: str
+    holds: Callable[[Record[Time]], bool]
+    sql: str
+
+
+def _codes(states: Iterable[State]) -> str:
+    return ", ".join(str(state.code) for state in sorted(states, key=lambda state: state.code))
+
+
+def _present(record: Record[Time], column: str) -> bool:
+    value = getattr(record, column)
+    return value is not None and value != ()
+
+
+def _exactly(column: str, states: frozenset[State] | set[State]) -> Rule:
+    """The column is there in these states and in no other."""
+    return Rule(
+        f"{column}_by_state",
+        lambda record: _present(record, column) == (record.state in states),
+        f"({column} IS NOT NULL) = (state IN ({_codes(states)}))",
+    )
+
+
+def _only(column: str, states: frozenset[State] | set[State]) -> Rule:
+    """The column may be there in these states alone."""
+    return Rule(
+        f"{column}_only",
+        lambda record: not _present(record, column) or record.state in states,
+        f"{column} IS NULL OR state IN ({_codes(states)})",
+    )
+
+
+def _always(column: str, states: frozenset[State] | set[State]) -> Rule:
+    """The column must be there in these states."""
+    return Rule(
+        f"{column}_always",
+        lambda record: _present(record, column) or record.state not in states,
+        f"{column} IS NOT NULL OR state NOT IN ({_codes(states)})",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "state_known",
+        lambda record: record.state in KNOWN,
+        f"state IN ({_codes(KNOWN)})",
+    ),
+    _exactly("owner", OWNED),
+    _exactly("lease_expires_at", OWNED),
+    _exactly("epoch", OWNED),
+    _only("timeout_at", OWNED),
+    _exactly("result_digest", {_S.SUCCEEDED}),
+    _exactly("error_code", TERMINAL - {_S.SUCCEEDED}),
+    _exactly("finished_at", TERMINAL),
+    _always("started_at", {_S.RUNNING}),
+    _only("started_at", KNOWN - {_S.PENDING, _S.CLAIMED}),
+    _exactly("wait_for", {_S.WAITING}),
+    _always("run_at", HOLDABLE),
+    _only("held_by", HOLDABLE),
+    _only("cancel_requested", OWNED | TERMINAL),
+    _always("letter", {_S.DEAD_LETTERED}),
+    _only("letter", {_S.FAILED, _S.DEAD_LETTERED}),
+    _only("exit_code", TERMINAL),
+    _only("result_ptr", TERMINAL),
+    _only("late_results", TERMINAL),
+    Rule(
+        "retention_terminal",
+        lambda record: record.retention is Retention.LIVE or record.state in TERMINAL,
+        f"retention = {Retention.LIVE.code} OR state IN ({_codes(TERMINAL)})",
+    ),
+    Rule(
+        "attempt_by_state",
+        lambda record: (
+            record.attempt > 0
+            if record.state in _CLAIMED_ONCE
+            else record.attempt == 0 or record.state not in _NEVER_CLAIMED
+        ),
+        f"CASE WHEN state IN ({_codes(_NEVER_CLAIMED)}) THEN attempt = 0 "
+        f"WHEN state IN ({_codes(_CLAIMED_ONCE)}) "
+        "THEN attempt > 0 ELSE attempt >= 0 END",
+    ),
+    Rule(
+        "counters",
+        lambda record: (
+            record.rev >= 1
+            and 0 <= record.failures <= record.attempt
+            and record.releases >= 0
+            and record.beats >= 0
+        ),
+        "rev >= 1 AND failures BETWEEN 0 AND attempt AND releases >= 0 AND beats >= 0",
+    ),
+    Rule(
+        "beats_owned",
+        lambda record: record.beats == 0 or record.state in OWNED,
+        f"beats = 0 OR state IN ({_codes(OWNED)})",
+    ),
+)
+
+
+def broken_rules(record: Record[T]) -> list[str]:
+    """Name the invariants that a record breaks."""
+    return [rule.name for rule in RULES if not rule.holds(record)]

@@ -1,0 +1,264 @@
+"""The record of a job, its events, and what a change of it consists of."""
+
+from __future__ import annotations
+
+from typing import Generic, NewType, TypeAlias
+from uuid import UUID
+
+from msgspec import Struct
+
+from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy
+from holdfast.lifecycle.states import (
+    CLAIMABLE,
+    TERMINAL,
+    Cancel,
+    EventType,
+    Kind,
+    Letter,
+    Link,
+    Priority,
+    Retention,
+    Role,
+    State,
+)
+from holdfast.lifecycle.times import T_co, Time
+
+JobId = NewType("JobId", UUID)
+VERSION = 1
+"""Of events and records (B27): readers of version 1 pass over what they do not know."""
+
+
+class Signal(Struct, frozen=True, array_like=True):
+    """A buffered signal: its name and the revision of the event that brought it."""
+
+    name: str
+    rev: int
+
+
+class Record(Struct, Generic[T_co], frozen=True, kw_only=True):
+    """A job as its events say it is. `Job` has instants, `Draft` may have symbolic times."""
+
+    id: JobId
+    tenant: str = "default"
+    job_id: str | None = None
+    kind: Kind = Kind.FUNCTION
+    task: str = ""
+    queue: str = "default"
+    priority: Priority = Priority.INTERACTIVE
+    needs: frozenset[str] = frozenset()
+    policy: Policy = DEFAULT_POLICY
+    cpus: int | None = None
+    memory_mb: int | None = None
+    parent_id: JobId | None = None
+    link_kind: Link | None = None
+    workflow_id: str | None = None
+    step_index: int | None = None
+    key_kinds: int = 0
+    deadline_at: T_co | None = None
+    created_at: T_co
+
+    state: State
+    rev: int
+    beats: int = 0
+    """Heartbeats since the last event that was none."""
+    attempt: int = 0
+    failures: int = 0
+    releases: int = 0
+    epoch: int | None = None
+    owner: str | None = None
+    lease_expires_at: T_co | None = None
+    timeout_at: T_co | None = None
+    """When the present phase (claimed or running) times out."""
+    run_at: T_co | None = None
+    """When it is due; while waiting, when the wait ends by itself."""
+    held_by: tuple[str, ...] = ()
+    cancel_requested: Cancel | None = None
+    wait_for: str | None = None
+    signals: tuple[Signal, ...] = ()
+    late_results: tuple[str, ...] = ()
+    updated_at: T_co
+    started_at: T_co | None = None
+    finished_at: T_co | None = None
+    result_digest: bytes | None = None
+    error_code: str | None = None
+    exit_code: int | None = None
+    result_ptr: str | None = None
+    letter: Letter | None = None
+    retention: Retention = Retention.LIVE
+    version: int = VERSION
+
+    @property
+    def public_id(self) -> str:
+        """The job_id its submitter gave, else the text of the internal id."""
+        return self.job_id or str(self.id)
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the outcome is final."""
+        return self.state in TERMINAL
+
+    @property
+    def claimable(self) -> bool:
+        """Whether a worker may claim it once it is due."""
+        return self.state in CLAIMABLE and not self.held_by and self.cancel_requested is None
+
+
+Job: TypeAlias = Record[int]
+Draft: TypeAlias = Record[Time]
+
+
+class Created(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a submit fixes for good; stored in the first event."""
+
+    tenant: str = "default"
+    job_id: str | None = None
+    kind: Kind = Kind.FUNCTION
+    task: str = ""
+    queue: str = "default"
+    priority: Priority = Priority.INTERACTIVE
+    needs: frozenset[str] = frozenset()
+    policy: Policy = DEFAULT_POLICY
+    cpus: int | None = None
+    memory_mb: int | None = None
+    parent_id: JobId | None = None
+    link_kind: Link | None = None
+    workflow_id: str | None = None
+    step_index: int | None = None
+    key_kinds: int = 0
+    labels: dict[str, str] = {}
+    env: dict[str, str] = {}
+    context_ptr: str | None = None
+    trace_id: str | None = None
+
+
+class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an event says beside its states, times and body. Unknown fields are passed over."""
+
+    epoch: int | None = None
+    failures: int | None = None
+    releases: int | None = None
+    held: str | None = None
+    unheld: str | None = None
+    cancel: Cancel | None = None
+    kill: str | None = None
+    """Evidence of a cancelled or timed out run: `confirmed` or `unconfirmed`."""
+    wait_for: str | None = None
+    signal: str | None = None
+    consumed: int | None = None
+    """The revision of the signal that this event used up."""
+    timer: bool = False
+    step: str | None = None
+    step_use: int | None = None
+    error_code: str | None = None
+    exit_code: int | None = None
+    result_ptr: str | None = None
+    execution_ms: int | None = None
+    stage: str | None = None
+    letter: Letter | None = None
+    retention: Retention | None = None
+    late: str | None = None
+    late_state: str | None = None
+    last_owner: str | None = None
+    link: JobId | None = None
+    rule: str | None = None
+
+
+NO_FACTS = Facts()
+
+
+class Event(Struct, Generic[T_co], frozen=True, kw_only=True):
+    """One accepted change of one job. The log of these is the truth."""
+
+    id: JobId
+    rev: int
+    type: EventType
+    from_state: State | None
+    to_state: State
+    at: T_co
+    actor: str
+    attempt: int = 0
+    beats: int = 0
+    """How many heartbeats lie between this event and the one before it."""
+    request_id: str | None = None
+    reason: str | None = None
+    lease_expires_at: T_co | None = None
+    """The lease granted; on an event that ends an ownership, the lease that ended."""
+    run_at: T_co | None = None
+    deadline_at: T_co | None = None
+    correlation_id: str | None = None
+    created: Created | None = None
+    facts: Facts = NO_FACTS
+    body: bytes | None = None
+    """JSON text: request, result, error, step result or signal."""
+    digest: bytes | None = None
+    """Of the body; it stays when retention erases the body."""
+    version: int = VERSION
+    seal: bytes | None = None
+
+
+LoggedEvent: TypeAlias = Event[int]
+DraftEvent: TypeAlias = Event[Time]
+
+
+class Actor(Struct, frozen=True):
+    """Who acts, and in what capacity."""
+
+    role: Role
+    name: str
+    attempt: int | None = None
+    """The attempt an owner believes it is running; part of its fence."""
+
+    @property
+    def label(self) -> str:
+        """How the actor is written into an event."""
+        if self.role in (Role.OWNER, Role.WORKER, Role.BUS, Role.HOST):
+            return self.name
+        return f"{self.role}:{self.name}"
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """A decided write: the record it was decided on, its one event, and the record that follows.
+
+    A store writes it where `rev` still equals `record.rev` and, if `fenced`, the lease is live.
+    """
+
+    record: Draft
+    event: DraftEvent
+    next: Draft
+    fenced: bool = False
+    submits: tuple[NewJob, ...] = ()
+    """Children, a linked retry, a compensation: inserted if and only if this write is accepted."""
+
+    @property
+    def id(self) -> JobId:
+        """The job it changes."""
+        return self.record.id
+
+
+class Key(Struct, frozen=True):
+    """A key given by a submitter, and the digest that its body is compared by."""
+
+    kind: int
+    key: str
+    digest: bytes
+
+
+class NewJob(Struct, frozen=True, kw_only=True):
+    """A decided submit: the record at revision 1, its event, its keys."""
+
+    record: Draft
+    event: DraftEvent
+    keys: tuple[Key, ...] = ()
+
+
+class Unchanged(Struct, frozen=True):
+    """The request repeats what already holds: success, no revision, no event."""
+
+    record: Draft
+
+
+class Refusal(Struct, frozen=True, kw_only=True):
+    """Why the law says no: a stable code, and a sentence for a person."""
+
+    code: str
+    message: str

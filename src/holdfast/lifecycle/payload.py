@@ -1,0 +1,127 @@
+"""What may be kept: JSON of bounded size and depth, text without NUL and lone surrogates.
+
+Everything is checked before anything is written, so that one bad value never fails a stranger's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import BadData
+
+BODY_LIMIT = 1024 * 1024
+DEPTH_LIMIT = 64
+TEXT_LIMIT = 1000
+LABELS_LIMIT = 16 * 1024
+INTEGER_LIMIT = 2**63
+DIGEST_SIZE = 16
+
+
+def encode_body(value: Any, what: str = "payload", *, limit: int = BODY_LIMIT) -> bytes:
+    """Write a value as JSON text, or say clearly why it cannot be kept."""
+    try:
+        _check(value, what, DEPTH_LIMIT)
+        text = msgspec.json.encode(value)
+    except UnicodeEncodeError as error:
+        raise BadData(f"{what} holds a lone surrogate, which is not text") from error
+    if len(text) > limit:
+        raise BadData(f"{what} is {len(text):,} bytes of JSON; the limit is {limit:,}")
+    return text
+
+
+def check_body(text: bytes, what: str = "payload", *, limit: int = BODY_LIMIT) -> bytes:
+    """Check JSON text that somebody else wrote."""
+    if len(text) > limit:
+        raise BadData(f"{what} is {len(text):,} bytes of JSON; the limit is {limit:,}")
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadData(f"{what} is not JSON: {error}") from error
+    return encode_body(value, what, limit=limit)
+
+
+def decode_body(text: bytes | str | None) -> Any:
+    """Read JSON text back."""
+    return None if text is None else msgspec.json.decode(text)
+
+
+def check_text(value: Any, what: str, *, limit: int = TEXT_LIMIT, empty: bool = False) -> str:
+    """Check a name, key or reason: real text of bounded length."""
+    if type(value) is not str:
+        raise BadData(f"{what} must be text, not {type(value).__name__}")
+    if not value and not empty:
+        raise BadData(f"{what} must not be empty")
+    if len(value) > limit:
+        raise BadData(f"{what} has {len(value):,} characters; the limit is {limit:,}")
+    _check_characters(value, what)
+    return value
+
+
+def check_labels(labels: Mapping[Any, Any], what: str = "labels") -> dict[str, str]:
+    """Check a small mapping of text to text."""
+    checked = {
+        check_text(key, f"a key of {what}", limit=200): check_text(
+            value, f"{what}[{key!r}]", empty=True
+        )
+        for key, value in labels.items()
+    }
+    size = sum(len(key) + len(value) for key, value in checked.items())
+    if size > LABELS_LIMIT:
+        raise BadData(f"{what} hold {size:,} characters; the limit is {LABELS_LIMIT:,}")
+    return checked
+
+
+def digest(text: bytes) -> bytes:
+    """Name a body by its content."""
+    return _NULL if text == b"null" else blake2b(text, digest_size=DIGEST_SIZE).digest()
+
+
+_NULL = blake2b(b"null", digest_size=DIGEST_SIZE).digest()
+
+
+def _check(value: Any, what: str, depth: int) -> None:
+    kind = type(value)
+    if kind is str:
+        _check_nul(value, what)
+    elif kind is int:
+        if not -INTEGER_LIMIT <= value < INTEGER_LIMIT:
+            raise BadData(f"{what} holds an integer beyond 64 bits")
+    elif kind is float:
+        if not isfinite(value):
+            raise BadData(f"{what} holds {value!r}, which JSON cannot say")
+    elif value is not None and kind is not bool:
+        _check_container(value, what, depth)
+
+
+def _check_container(value: Any, what: str, depth: int) -> None:
+    if depth == 0:
+        raise BadData(f"{what} is nested deeper than {DEPTH_LIMIT} levels")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if type(key) is not str:
+                raise BadData(f"{what} has a key that is not text: {key!r}")
+            _check_nul(key, what)
+            _check(item, what, depth - 1)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check(item, what, depth - 1)
+    else:
+        raise BadData(f"{what} holds a {type(value).__name__}, which is not JSON")
+
+
+def _check_nul(value: str, what: str) -> None:
+    if "\0" in value:
+        raise BadData(f"{what} holds a NUL character, which no database text can hold")
+
+
+def _check_characters(value: str, what: str) -> None:
+    _check_nul(value, what)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise BadData(f"{what} holds a lone surrogate, which is not text") from error

@@ -1,0 +1,112 @@
+"""The terms a job runs under: tries, backoff, lease, time limits. Fixed at submit, shared by many.
+
+A policy is stored once and named by a key made from its content, so that a job row holds one number
+and two processes never have to agree on it.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.lifecycle.times import SECOND
+
+RELEASES_FREE = 19
+"""Releases that cost nothing; from the 20th on each costs a failure (resolution 2)."""
+
+
+class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Terms of a job type. Spans are microseconds."""
+
+    max_attempts: int = 4
+    idempotent: bool = True
+    on_exhausted: str = "dead_letter"
+    """`dead_letter` or `fail`: what ends a job whose tries are used up by errors."""
+    letter_on_fail: bool = False
+    """Whether `fail` still writes a dead letter (B31)."""
+    on_silence: str = "stall"
+    """What a lost lease means: `stall`, `time_out` (bus without retries) or `lose` (commands)."""
+    backoff_first: int = SECOND // 2
+    backoff_factor: float = 2.0
+    backoff_max: int = 60 * SECOND
+    lease: int = 60 * SECOND
+    heartbeat: int = 15 * SECOND
+    start_timeout: int | None = None
+    timeout: int | None = None
+    host_recovery: int = 300 * SECOND
+
+    @property
+    def running_lease(self) -> int:
+        """What start and a heartbeat grant: two missed heartbeats are the expiry (resolution 8)."""
+        return 2 * self.heartbeat
+
+
+DEFAULT_POLICY = Policy()
+LEASE_BOUNDS = (30 * SECOND, 120 * SECOND)
+HEARTBEAT_BOUNDS = (10 * SECOND, 30 * SECOND)
+_POLICY_KEYS: dict[Policy, int] = {}
+
+
+def policy_key(policy: Policy) -> int:
+    """Name a policy by its content."""
+    key = _POLICY_KEYS.get(policy)
+    if key is None:
+        key = _POLICY_KEYS[policy] = content_key(policy_text(policy))
+    return key
+
+
+def policy_text(policy: Policy) -> bytes:
+    """Write a policy as canonical JSON."""
+    return msgspec.json.encode(policy)
+
+
+def read_policy(text: bytes | str) -> Policy:
+    """Read a stored policy; fields of a newer version are passed over (B27)."""
+    return msgspec.json.decode(text, type=Policy)
+
+
+def needs_key(needs: frozenset[str]) -> int:
+    """Name a set of needed capabilities by its content; no needs is 0."""
+    return content_key(needs_text(needs)) if needs else 0
+
+
+def needs_text(needs: frozenset[str]) -> bytes:
+    """Write a set of needs as canonical JSON."""
+    return msgspec.json.encode(sorted(needs))
+
+
+def content_key(text: bytes) -> int:
+    """Make a positive 63-bit number out of content."""
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def policy_problems(policy: Policy, *, bounded: bool = True) -> list[str]:
+    """Say what is wrong with a policy; tests may lower the bounds of lease and heartbeat."""
+    problems = []
+    if policy.max_attempts < 1:
+        problems.append("max_attempts must be at least 1")
+    if policy.backoff_first < 0 or policy.backoff_factor < 1 or policy.backoff_max < 0:
+        problems.append("backoff needs a first delay >= 0, a factor >= 1 and a maximum >= 0")
+    if policy.on_exhausted not in ("dead_letter", "fail"):
+        problems.append("on_exhausted must be dead_letter or fail")
+    if policy.on_silence not in ("stall", "time_out", "lose"):
+        problems.append("on_silence must be stall, time_out or lose")
+    problems += [
+        f"{name} must be positive"
+        for name in ("lease", "heartbeat", "start_timeout", "timeout")
+        if (value := getattr(policy, name)) is not None and value <= 0
+    ]
+    if bounded:
+        problems += _bound_problems(policy)
+    return problems
+
+
+def _bound_problems(policy: Policy) -> list[str]:
+    bounds = (("lease", LEASE_BOUNDS), ("heartbeat", HEARTBEAT_BOUNDS))
+    return [
+        f"{name} must be between {low // SECOND} and {high // SECOND} seconds"
+        for name, (low, high) in bounds
+        if not low <= getattr(policy, name) <= high
+    ]

@@ -1,0 +1,60 @@
+"""Retry and backoff: what an error or a silence leads to. Jitter is handed in."""
+
+from __future__ import annotations
+
+from holdfast.lifecycle.job import Draft, Record
+from holdfast.lifecycle.policy import RELEASES_FREE, Policy
+from holdfast.lifecycle.states import State
+from holdfast.lifecycle.times import T
+
+REASONS = frozenset(
+    {
+        "parse_error",
+        "validation_failed",
+        "dependency_unavailable",
+        "timeout",
+        "exhausted_retries",
+        "policy_violation",
+        "infrastructure_failure",
+        "compensation_failed",
+    }
+)
+STAGES = frozenset({"fetch", "input", "exec", "output", "commit"})
+
+
+def backoff(policy: Policy, failures: int, jitter: float) -> int:
+    """Delay before the next try after `failures` failures: half fixed, half by `jitter` in [0, 1).
+
+    Half is kept fixed so that a burst of failures never comes back at once.
+    """
+    # A large exponent overflows a float long before it matters: the maximum is reached first.
+    exponent = min(failures - 1, 64)
+    full = min(policy.backoff_first * policy.backoff_factor**exponent, policy.backoff_max)
+    return int(full / 2 + full / 2 * jitter)
+
+
+def exhausted(record: Record[T]) -> bool:
+    """Whether a failure now would be the last try (resolution 2)."""
+    return record.failures + 1 >= record.policy.max_attempts
+
+
+def release_costs(record: Record[T]) -> bool:
+    """Whether giving a job back costs a failure: from the 20th time on."""
+    return record.releases >= RELEASES_FREE
+
+
+def loss_costs(record: Draft) -> bool:
+    """Whether losing the owner costs a failure.
+
+    In claimed it does only where the start may have been folded into a later commit, so that the
+    handler may have run: an idempotent job without a failure behind it.
+    """
+    if record.state is State.RUNNING:
+        return True
+    start_may_be_folded = record.policy.idempotent and record.failures == 0
+    return start_may_be_folded or release_costs(record)
+
+
+def stall_delay(record: Draft, failures: int, jitter: float) -> int:
+    """When a stalled job is due: at once the first time, by backoff from the second."""
+    return 0 if failures <= 1 else backoff(record.policy, failures, jitter)

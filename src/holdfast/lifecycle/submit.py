@@ -1,0 +1,175 @@
+"""From a request to a new job: the first event, the record at revision 1, and its keys."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.errors import BadData
+from holdfast.lifecycle.derive import born
+from holdfast.lifecycle.job import (
+    NO_FACTS,
+    Actor,
+    Created,
+    DraftEvent,
+    Event,
+    Facts,
+    JobId,
+    Key,
+    NewJob,
+)
+from holdfast.lifecycle.payload import (
+    DIGEST_SIZE,
+    check_body,
+    check_labels,
+    check_text,
+    digest,
+)
+from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_problems
+from holdfast.lifecycle.states import EventType, KeyKind, Kind, Link, Priority, State
+from holdfast.lifecycle.times import NOW, Time
+
+
+class Submission(Struct, frozen=True, kw_only=True):
+    """What a submitter asks for. `id` is minted by the caller; `body` is checked JSON text."""
+
+    id: JobId
+    task: str
+    body: bytes = b"null"
+    tenant: str = "default"
+    kind: Kind = Kind.FUNCTION
+    queue: str = "default"
+    priority: Priority = Priority.INTERACTIVE
+    needs: frozenset[str] = frozenset()
+    policy: Policy = DEFAULT_POLICY
+    cpus: int | None = None
+    memory_mb: int | None = None
+    run_at: Time = NOW
+    deadline_at: Time | None = None
+    admitted: bool = True
+    held_by: str | None = None
+    job_id: str | None = None
+    request_id: str | None = None
+    client_job_id: str | None = None
+    dedupe_key: str | None = None
+    unique_live: bool = False
+    """`dedupe_key` holds until the job ends instead of until it is cleaned."""
+    parent_id: JobId | None = None
+    link_kind: Link | None = None
+    workflow_id: str | None = None
+    step_index: int | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    labels: dict[str, str] = {}
+    env: dict[str, str] = {}
+    context_ptr: str | None = None
+    reason: str | None = None
+
+
+def submit(submission: Submission, actor: Actor) -> NewJob:
+    """Decide a submit. Bad data raises before anything is written."""
+    _check(submission)
+    keys = _keys(submission)
+    made = Created(
+        tenant=submission.tenant,
+        job_id=submission.job_id,
+        kind=submission.kind,
+        task=submission.task,
+        queue=submission.queue,
+        priority=submission.priority,
+        needs=submission.needs,
+        policy=submission.policy,
+        cpus=submission.cpus,
+        memory_mb=submission.memory_mb,
+        parent_id=submission.parent_id,
+        link_kind=submission.link_kind,
+        workflow_id=submission.workflow_id,
+        step_index=submission.step_index,
+        key_kinds=sum(key.kind for key in keys),
+        labels=submission.labels,
+        env=submission.env,
+        context_ptr=submission.context_ptr,
+        trace_id=submission.trace_id,
+    )
+    event: DraftEvent = Event(
+        id=submission.id,
+        rev=1,
+        type=EventType.CREATED,
+        from_state=None,
+        to_state=State.QUEUED if submission.admitted else State.PENDING,
+        at=NOW,
+        actor=actor.label,
+        request_id=submission.request_id,
+        reason=submission.reason,
+        run_at=submission.run_at,
+        deadline_at=submission.deadline_at,
+        correlation_id=submission.correlation_id,
+        created=made,
+        facts=Facts(held=submission.held_by) if submission.held_by else NO_FACTS,
+        body=submission.body,
+        digest=digest(submission.body),
+    )
+    return NewJob(record=born(event), event=event, keys=keys)
+
+
+def _check(submission: Submission) -> None:
+    check_text(submission.task, "task", limit=200)
+    check_text(submission.queue, "queue", limit=200)
+    check_text(submission.tenant, "tenant", limit=200)
+    for name in _TEXTS:
+        if (value := getattr(submission, name)) is not None:
+            check_text(value, name)
+    for need in submission.needs:
+        check_text(need, "a capability in needs", limit=200)
+    if submission.labels:
+        check_labels(submission.labels)
+    if submission.env:
+        check_labels(submission.env, "env")
+    if submission.policy is not DEFAULT_POLICY and (
+        problems := policy_problems(submission.policy, bounded=False)
+    ):
+        raise BadData("; ".join(problems))
+
+
+_TEXTS = (
+    "held_by",
+    "job_id",
+    "request_id",
+    "client_job_id",
+    "dedupe_key",
+    "workflow_id",
+    "correlation_id",
+    "trace_id",
+    "context_ptr",
+    "reason",
+)
+
+
+def _keys(submission: Submission) -> tuple[Key, ...]:
+    given = (
+        (KeyKind.JOB_ID, submission.job_id),
+        (KeyKind.REQUEST_ID, submission.request_id),
+        (KeyKind.CLIENT_JOB_ID, submission.client_job_id and submission.client_job_id.lower()),
+        (
+            KeyKind.DEDUPE_LIVE if submission.unique_live else KeyKind.DEDUPE,
+            submission.dedupe_key,
+        ),
+    )
+    if all(key is None for _, key in given):
+        return ()
+    content = content_digest(submission)
+    return tuple(Key(kind.code, key, content) for kind, key in given if key is not None)
+
+
+def content_digest(submission: Submission) -> bytes:
+    """Digest of what was asked for: two submits with one key and this digest are the same."""
+    asked = msgspec.structs.asdict(submission)
+    del asked["id"]
+    asked["trace_id"] = None
+    text = msgspec.json.encode(asked, enc_hook=str, order="deterministic")
+    return blake2b(text, digest_size=DIGEST_SIZE).digest()
+
+
+__all__ = ["Submission", "check_body", "submit"]

@@ -1,0 +1,59 @@
+"""Symbolic time. The law has no clock: it says "now plus thirty seconds" and the store fills it in.
+
+Times are microseconds since 1970 UTC, the same number in both engines and in Python.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias, TypeVar, cast
+
+from msgspec import Struct
+
+SECOND = 1_000_000
+
+
+class After(Struct, frozen=True):
+    """The store's now, plus (or minus) some microseconds."""
+
+    micros: int
+
+
+NOW = After(0)
+Time: TypeAlias = int | After
+T = TypeVar("T", bound=Time)
+T_co = TypeVar("T_co", bound=Time, covariant=True)
+
+HORIZON = 500_000_000_000_000
+"""What separates a span (below, under 16 years) from an instant (above, after 1985) in one number.
+
+Stores send both through one array; `encode` refuses what could be taken for the other.
+"""
+
+
+def later(time: T, micros: int) -> T:
+    """Shift a time, symbolic or not."""
+    if isinstance(time, After):
+        return cast("T", After(time.micros + micros))
+    return cast("T", time + micros)
+
+
+def resolve(time: Time | None, now: int) -> int | None:
+    """Fill in the clock."""
+    if time is None:
+        return None
+    return now + time.micros if isinstance(time, After) else time
+
+
+def encode(time: Time | None) -> int | None:
+    """Write a time as one number: a span if small, an instant if large (see `HORIZON`)."""
+    if time is None:
+        return None
+    number = time.micros if isinstance(time, After) else time
+    if (number < HORIZON) is not isinstance(time, After):
+        raise OverflowError(f"a time out of range: {time!r}")
+    return number
+
+
+def seconds(value: float) -> int:
+    """Turn seconds into microseconds."""
+    return round(value * SECOND)

@@ -1,0 +1,350 @@
+"""The law: one table of data. What is not in it is refused.
+
+Constraints and triggers of both schemas, the diagram in the docs and the matrix of the tests are
+made from this table or tested against it. A new edge is one row here and one migration.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from holdfast.lifecycle.states import (
+    CLAIMABLE,
+    HOLDABLE,
+    LIVE,
+    OWNED,
+    TERMINAL,
+    UNOWNED,
+    EventType,
+    Operation,
+    Role,
+    State,
+)
+
+_S, _O, _R, _E = State, Operation, Role, EventType
+
+
+class Row(Struct, frozen=True):
+    """One line of the table. `target=None` means that the state stays."""
+
+    operation: Operation
+    sources: frozenset[State]
+    target: State | None
+    roles: frozenset[Role]
+    events: tuple[EventType, ...]
+    folds: bool = False
+    """May share one row update with its neighbours of the same job (see `paths`)."""
+    effect: str = ""
+
+    def targets(self, source: State) -> State:
+        """Name the state that this row leads to from `source`."""
+        return source if self.target is None else self.target
+
+
+def _row(
+    operation: Operation,
+    sources: frozenset[State] | set[State],
+    target: State | None,
+    roles: set[Role],
+    events: tuple[EventType, ...] | EventType,
+    *,
+    folds: bool = False,
+    effect: str = "",
+) -> Row:
+    return Row(
+        operation,
+        frozenset(sources),
+        target,
+        frozenset(roles),
+        events if isinstance(events, tuple) else (events,),
+        folds,
+        effect,
+    )
+
+
+TABLE: tuple[Row, ...] = (
+    _row(_O.ADMIT, {_S.PENDING}, _S.QUEUED, {_R.SCHEDULER}, _E.ADMITTED),
+    _row(
+        _O.DENY,
+        {_S.PENDING, _S.QUEUED},
+        _S.DENIED,
+        {_R.SCHEDULER},
+        _E.DENIED,
+        effect="error; only while attempt is 0; losing to a claim becomes request_cancel",
+    ),
+    _row(_O.HOLD, HOLDABLE, None, {_R.SCHEDULER, _R.CONTROL}, _E.HELD, effect="held_by"),
+    _row(_O.UNHOLD, HOLDABLE, None, {_R.SCHEDULER, _R.CONTROL}, _E.UNHELD, effect="held_by"),
+    _row(
+        _O.RESCHEDULE, HOLDABLE, None, {_R.SCHEDULER, _R.CONTROL}, _E.RESCHEDULED, effect="run_at"
+    ),
+    _row(
+        _O.CLAIM,
+        CLAIMABLE,
+        _S.CLAIMED,
+        {_R.WORKER, _R.BUS},
+        _E.CLAIMED,
+        effect="attempt +1, owner, lease",
+    ),
+    _row(
+        _O.START,
+        {_S.CLAIMED},
+        _S.RUNNING,
+        {_R.OWNER},
+        _E.STARTED,
+        folds=True,
+        effect="started_at, lease",
+    ),
+    _row(_O.HEARTBEAT, OWNED, None, {_R.OWNER}, (_E.HEARTBEAT, _E.LEASE_RENEWED), effect="lease"),
+    _row(
+        _O.ADOPT,
+        OWNED,
+        _S.RUNNING,
+        {_R.HOST},
+        _E.ADOPTED,
+        effect="new owner, lease; same attempt; the lease may be past",
+    ),
+    _row(
+        _O.STEP,
+        {_S.RUNNING},
+        None,
+        {_R.OWNER},
+        (_E.STEP_STARTED, _E.STEP_COMPLETED),
+        folds=True,
+        effect="a step's result, or the signal it consumed",
+    ),
+    _row(_O.PROGRESS, {_S.RUNNING}, None, {_R.OWNER}, _E.PROGRESSED, folds=True),
+    _row(
+        _O.WAIT,
+        {_S.RUNNING},
+        _S.WAITING,
+        {_R.OWNER},
+        _E.WAITING,
+        folds=True,
+        effect="what for, until when; refused while a matching signal is pending",
+    ),
+    _row(
+        _O.RESUME,
+        {_S.WAITING},
+        _S.QUEUED,
+        {_R.CONTROL, _R.RECONCILER},
+        _E.WAIT_COMPLETED,
+        effect="consumes the signal or the timer",
+    ),
+    _row(
+        _O.COMPLETE,
+        {_S.RUNNING},
+        _S.SUCCEEDED,
+        {_R.OWNER},
+        _E.SUCCEEDED,
+        folds=True,
+        effect="result",
+    ),
+    _row(
+        _O.FAIL,
+        {_S.RUNNING},
+        _S.FAILED,
+        {_R.OWNER},
+        _E.FAILED,
+        folds=True,
+        effect="error, failures +1",
+    ),
+    _row(
+        _O.LOSE,
+        OWNED | {_S.STALLED},
+        _S.FAILED,
+        {_R.RECONCILER},
+        _E.FAILED,
+        effect="error code, failures +1",
+    ),
+    _row(
+        _O.RETRY,
+        OWNED,
+        _S.RETRYING,
+        {_R.OWNER},
+        _E.RETRYING,
+        folds=True,
+        effect="failures +1, run_at by backoff",
+    ),
+    _row(
+        _O.RELEASE,
+        OWNED,
+        _S.STALLED,
+        {_R.OWNER},
+        _E.RELEASED,
+        folds=True,
+        effect="no failure; capped; from running only if idempotent",
+    ),
+    _row(
+        _O.STALL,
+        OWNED,
+        _S.STALLED,
+        {_R.RECONCILER},
+        _E.STALLED,
+        effect="failures +1 (resolution 2), run_at (resolution 6)",
+    ),
+    _row(
+        _O.REQUEUE,
+        {_S.STALLED},
+        _S.QUEUED,
+        {_R.RECONCILER, _R.CONTROL},
+        _E.REQUEUED,
+        effect="run_at",
+    ),
+    _row(
+        _O.REQUEST_CANCEL,
+        OWNED,
+        None,
+        {_R.CONTROL, _R.SCHEDULER, _R.RECONCILER},
+        _E.CANCEL_REQUESTED,
+        effect="sticky flag, soft or hard",
+    ),
+    _row(
+        _O.CANCEL,
+        UNOWNED,
+        _S.CANCELLED,
+        {_R.CONTROL, _R.RECONCILER},
+        _E.CANCELLED,
+        effect="error; the reconciler only when the parent was cancelled",
+    ),
+    _row(
+        _O.CANCEL,
+        OWNED,
+        _S.CANCELLED,
+        {_R.OWNER, _R.RECONCILER},
+        _E.CANCELLED,
+        folds=True,
+        effect="error, evidence; the owner after the kill, the reconciler after a lost lease",
+    ),
+    _row(
+        _O.TIME_OUT,
+        LIVE,
+        _S.TIMED_OUT,
+        {_R.RECONCILER},
+        _E.TIMED_OUT,
+        effect="error",
+    ),
+    _row(
+        _O.TIME_OUT,
+        OWNED,
+        _S.TIMED_OUT,
+        {_R.OWNER},
+        _E.TIMED_OUT,
+        folds=True,
+        effect="error; past its timeout or deadline",
+    ),
+    _row(
+        _O.DEAD_LETTER,
+        HOLDABLE,
+        _S.DEAD_LETTERED,
+        {_R.SCHEDULER, _R.RECONCILER},
+        _E.DEAD_LETTERED,
+        effect="the dead letter",
+    ),
+    _row(
+        _O.DEAD_LETTER,
+        OWNED,
+        _S.DEAD_LETTERED,
+        {_R.OWNER, _R.RECONCILER},
+        _E.DEAD_LETTERED,
+        folds=True,
+        effect="the dead letter",
+    ),
+    _row(
+        _O.SIGNAL,
+        LIVE,
+        None,
+        {_R.CONTROL},
+        _E.SIGNAL_RECEIVED,
+        effect="buffered; a racing wait loses its compare-and-set and sees it",
+    ),
+    _row(
+        _O.LATE_RESULT,
+        TERMINAL,
+        None,
+        {_R.WORKER, _R.BUS},
+        _E.RESULT_IGNORED,
+        effect="annotation",
+    ),
+    _row(
+        _O.COMPENSATED,
+        TERMINAL,
+        None,
+        {_R.RECONCILER, _R.WORKER},
+        _E.COMPENSATED,
+        effect="annotation",
+    ),
+    _row(_O.REDRIVEN, TERMINAL, None, {_R.CONTROL}, _E.REDRIVEN, effect="annotation"),
+    _row(_O.DISCARDED, TERMINAL, None, {_R.CONTROL}, _E.DISCARDED, effect="annotation"),
+    _row(_O.CLEAN, TERMINAL, None, {_R.JANITOR}, _E.CLEANING, effect="retention moves"),
+    _row(
+        _O.CLEANED, TERMINAL, None, {_R.JANITOR}, _E.CLEANED, effect="retention moves; keys freed"
+    ),
+)
+
+SUBMIT_TARGETS = (State.PENDING, State.QUEUED)
+"""The two states a job may be born into; everything else comes by `TABLE`."""
+
+STICKY = frozenset({_O.STALL, _O.RETRY, _O.RELEASE, _O.WAIT, _O.LOSE, _O.DEAD_LETTER, _O.TIME_OUT})
+"""With a cancel requested these ways out become `cancel` (resolution 11).
+
+An owner's own dead_letter and time_out stay what they are: only the reconciler's are turned.
+"""
+
+
+def find_row(operation: Operation, state: State, role: Role) -> Row | None:
+    """Look up the row for `operation` from `state` by `role`."""
+    return _ROWS.get((operation, state, role))
+
+
+_ROWS: dict[tuple[Operation, State, Role], Row] = {
+    (row.operation, source, role): row
+    for row in TABLE
+    for source in row.sources
+    for role in row.roles
+}
+ROLES: dict[Operation, frozenset[Role]] = {
+    operation: frozenset().union(*(row.roles for row in TABLE if row.operation is operation))
+    for operation in Operation
+    if operation is not Operation.SUBMIT
+}
+SOURCES: dict[tuple[Operation, Role], frozenset[State]] = {
+    (operation, role): frozenset().union(
+        *(row.sources for row in TABLE if row.operation is operation and role in row.roles)
+    )
+    for operation, roles in ROLES.items()
+    for role in roles
+}
+
+
+def legal_events() -> frozenset[tuple[EventType, State | None, State]]:
+    """Every legal (event, from, to)."""
+    born = {(EventType.CREATED, None, target) for target in SUBMIT_TARGETS}
+    return frozenset(born) | {
+        (event, source, row.targets(source))
+        for row in TABLE
+        for source in row.sources
+        for event in row.events
+    }
+
+
+def moves() -> frozenset[tuple[State, State]]:
+    """Every (from, to) that one event may make."""
+    return frozenset((source, target) for _, source, target in legal_events() if source is not None)
+
+
+def paths() -> frozenset[tuple[State, State]]:
+    """Every (from, to) that a fold of two or more events may make in one row update.
+
+    An owner may fold start, step, progress, wait and an ending; control may fold signal + resume.
+    """
+    steps = {(source, row.targets(source)) for row in TABLE if row.folds for source in row.sources}
+    reached = set(_compose(steps, steps))
+    while (more := reached | set(_compose(reached, steps))) != reached:
+        reached = more
+    return frozenset(reached | {(State.WAITING, State.QUEUED)})
+
+
+def _compose(
+    left: set[tuple[State, State]], right: set[tuple[State, State]]
+) -> list[tuple[State, State]]:
+    return [(a, d) for a, b in left for c, d in right if b == c and b not in TERMINAL]

@@ -318,7 +318,8 @@ def _lose(record: Draft, row: Row, command: c.Lose) -> Decision:
     if record.state in OWNED and not _past(record.lease_expires_at, command.as_of):
         return _refuse("lease_live", record, f"is held by {record.owner} with a live lease")
     letter = Letter.OPEN if record.policy.letter_on_fail else None
-    return _failure(record, row, command, letter=letter)
+    # From stalled, the stall has counted what this attempt cost: an attempt fails at most once.
+    return _failure(record, row, command, counted=record.state in OWNED, letter=letter)
 
 
 def _retry(record: Draft, row: Row, command: c.Retry) -> Decision:

@@ -29,6 +29,11 @@ class Coded(StrEnum):
         )
         return words.get(code) or words[0]
 
+    @classmethod
+    def named(cls, value: str) -> Self:
+        """Read a word by its text; one this version does not know becomes the unknown word."""
+        return cls._value2member_map_.get(value) or cls.of(0)  # type: ignore[return-value]
+
 
 _WORDS: dict[type[Coded], dict[int, Any]] = {}
 

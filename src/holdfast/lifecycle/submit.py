@@ -22,7 +22,6 @@ from holdfast.lifecycle.job import (
 )
 from holdfast.lifecycle.payload import (
     DIGEST_SIZE,
-    check_body,
     check_labels,
     check_text,
     digest,
@@ -170,6 +169,3 @@ def content_digest(submission: Submission) -> bytes:
     asked["trace_id"] = None
     text = msgspec.json.encode(asked, enc_hook=str, order="deterministic")
     return blake2b(text, digest_size=DIGEST_SIZE).digest()
-
-
-__all__ = ["Submission", "check_body", "submit"]

@@ -1,0 +1,316 @@
+"""The ports: what the flow needs from the outside world. Adapters implement them.
+
+A store translates and guards; it never decides. Everything comes in batches and goes out in the
+same order. Times are microseconds of the store's own clock, the only one that judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol, TypeAlias
+
+from msgspec import Struct
+
+from holdfast.lifecycle.job import Change, Created, Job, JobId, LoggedEvent, NewJob
+from holdfast.lifecycle.states import KeyKind, Letter, State
+
+
+class Submitted(Struct, frozen=True):
+    """The job that a submit led to: its own, or the one that already held its key."""
+
+    job: Job
+    created: bool
+
+
+class SubmitRefused(Struct, frozen=True, kw_only=True):
+    """A submit that was not accepted; the others of its batch were."""
+
+    code: str
+    message: str
+    holder: JobId | None = None
+
+
+SubmitOutcome: TypeAlias = Submitted | SubmitRefused
+
+
+class Capacity(Struct, frozen=True):
+    """What a worker has left for jobs that ask for it."""
+
+    cpus: int
+    memory_mb: int
+
+
+class ClaimRequest(Struct, frozen=True, kw_only=True):
+    """What a worker wants. The same `request_id` again returns the same claim while it is held."""
+
+    request_id: str
+    owner: str
+    queues: tuple[str, ...]
+    limit: int
+    capabilities: frozenset[str] = frozenset()
+    capacity: Capacity | None = None
+    """None takes any job; else only what fits, within a bounded look-ahead."""
+    lookahead: int = 100
+
+
+class Claimed(Struct, frozen=True, kw_only=True):
+    """A job under lease, with what its submitter asked for."""
+
+    job: Job
+    created: Created
+    body: bytes | None
+    correlation_id: str | None = None
+
+
+class Committed(Struct, frozen=True):
+    """The write is in the ledger. `job` is the record as it was written.
+
+    `repeated`: it had landed before, its reply was lost. `jobs` of its submits, if it had any.
+    """
+
+    job: Job
+    repeated: bool = False
+
+
+class Lost(Struct, frozen=True):
+    """The compare-and-set missed. Nothing was written.
+
+    `current` has the revision that was expected if it was the lease that had passed.
+    """
+
+    current: Job | None
+
+
+class Rejected(Struct, frozen=True, kw_only=True):
+    """The database refused this one row; the others of its batch were written."""
+
+    code: str
+    message: str
+
+
+Outcome: TypeAlias = Committed | Lost | Rejected
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    """Which jobs to list, newest first. `before` is the cursor: the last id of the page before."""
+
+    tenant: str | None = None
+    states: tuple[State, ...] = ()
+    queue: str | None = None
+    task: str | None = None
+    parent_id: JobId | None = None
+    workflow_id: str | None = None
+    correlation_id: str | None = None
+    error_code: str | None = None
+    letter: Letter | None = None
+    created_from: int | None = None
+    created_until: int | None = None
+    before: JobId | None = None
+    limit: int = 100
+
+
+class Page(Struct, frozen=True):
+    """Jobs in a stable order; `next` continues after them, None is the end."""
+
+    jobs: list[Job]
+    next: JobId | None
+
+
+class EventQuery(Struct, frozen=True, kw_only=True):
+    """Events across jobs, oldest first, by one of B19's look-ups: type and time, or correlation."""
+
+    type: int | None = None
+    correlation_id: str | None = None
+    since: int | None = None
+    until: int | None = None
+    limit: int = 1000
+
+
+class Tail(Struct, frozen=True, kw_only=True):
+    """A stretch of all events in an order that never gains an event behind the cursor."""
+
+    events: list[LoggedEvent]
+    cursor: str
+    held_back_by: int | None = None
+    """The process id of the transaction that keeps newer events from showing."""
+
+
+class DueJob(Struct, frozen=True):
+    """A job that a sweep should look at."""
+
+    job: Job
+
+
+class Due(Struct, frozen=True, kw_only=True):
+    """What is due, as of the store's clock `now` and epoch."""
+
+    now: int
+    epoch: int
+    jobs: list[Job]
+
+
+class Count(Struct, frozen=True):
+    """How many jobs of a tenant and queue stand in a state."""
+
+    tenant: str
+    queue: str
+    state: State
+    jobs: int
+
+
+class QueueStatus(Struct, frozen=True, kw_only=True):
+    """A queue that was ever paused, and who paused it."""
+
+    name: str
+    paused_at: int | None = None
+    paused_by: str | None = None
+    reason: str | None = None
+
+
+class QueueEvent(Struct, frozen=True, kw_only=True):
+    """One entry of the queues' own ledger."""
+
+    queue: str
+    type: str
+    at: int
+    actor: str
+    reason: str | None = None
+    request_id: str | None = None
+
+
+class KeyRow(Struct, frozen=True, kw_only=True):
+    """A key as it is stored."""
+
+    tenant: str
+    kind: KeyKind
+    key: str
+    digest: bytes
+
+
+class LedgerEntry(Struct, frozen=True, kw_only=True):
+    """A job row and all its events, read in one snapshot. Either may be missing: that is damage."""
+
+    id: JobId
+    row: Job | None
+    unreadable: str | None = None
+    """Why the row or an event could not be read at all."""
+    events: list[LoggedEvent]
+    keys: list[KeyRow]
+
+
+class Clock(Struct, frozen=True):
+    """The store's clock and epoch."""
+
+    now: int
+    epoch: int
+
+
+class Store(Protocol):
+    """The ledger. All methods may be called concurrently from one event loop.
+
+    A method raises `StoreUnavailable` when the database could not be reached within the deadline,
+    `StoreFull` or `StoreBroken` when the disk gave out; what was acknowledged stays.
+    """
+
+    async def open(self) -> None:
+        """Connect and check that the schema is the one this version needs."""
+
+    async def close(self) -> None:
+        """Finish what was begun and let go of the database."""
+
+    async def clock(self) -> Clock:
+        """Read the store's clock and epoch."""
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
+        """Insert decided jobs, each with its first event and its keys, or not at all.
+
+        Afterwards a key has exactly one holder, also when two callers came at once or the first
+        reply was lost. One bad job never fails another.
+        """
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        """Give up to `limit` due jobs to `owner` under lease, each to nobody else.
+
+        Ordered by class with ageing, then due time. Paused queues and held jobs are left out. A
+        repeated request returns what it holds of its first answer, or raises LeaseConflictError;
+        an empty answer is not remembered.
+        """
+
+    async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
+        """Write each change where its revision still holds (and, if fenced, its lease is live).
+
+        Consecutive changes of one job fold into one row update with an event each: all or none.
+        A change's submits are inserted if and only if it was accepted.
+        """
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        """Read jobs by internal id."""
+
+    async def look_up(self, tenant: str, kind: KeyKind, key: str) -> JobId | None:
+        """Find who holds a key. For `JOB_ID` also the text of an internal id."""
+
+    async def find(self, query: Query) -> Page:
+        """List jobs by the projection."""
+
+    async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
+        """Read one job's events after a revision, heartbeats included, in order."""
+
+    async def find_events(self, query: EventQuery) -> list[LoggedEvent]:
+        """Look events up across jobs (B19), heartbeats left out."""
+
+    async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
+        """Read all events after a cursor without ever missing one; None starts at the oldest."""
+
+    async def due(self, *, limit: int = 500) -> Due:
+        """List jobs whose lease, deadline, timeout or wait has run out, oldest first."""
+
+    async def owned(self, owner: str) -> list[Job]:
+        """List what an owner holds, so that it can give back what it does not know of."""
+
+    async def counts(self, tenant: str | None = None) -> list[Count]:
+        """Tell how many jobs are in which state, from the summaries."""
+
+    async def fold_counts(self) -> None:
+        """Fold the summaries' deltas; any number of sweeps may do so at once."""
+
+    async def pause(
+        self, queue: str, *, actor: str, reason: str | None = None, request_id: str | None = None
+    ) -> QueueStatus:
+        """Let no job of a queue be claimed; entered in the queues' ledger. Repeating is success."""
+
+    async def resume(
+        self, queue: str, *, actor: str, reason: str | None = None, request_id: str | None = None
+    ) -> QueueStatus:
+        """Let a queue's jobs be claimed again; entered in the queues' ledger."""
+
+    async def queues(self) -> list[QueueStatus]:
+        """List queues that are, or were, paused."""
+
+    async def queue_events(self, queue: str | None = None) -> list[QueueEvent]:
+        """Read the queues' ledger, oldest first."""
+
+    async def wake_up(self, queues: Sequence[str], *, limit_seconds: float) -> bool:
+        """Wait until work may have come, or the limit. A hint: polling alone is also correct."""
+
+    async def erase_bodies(self, ids: Sequence[JobId]) -> int:
+        """Erase the bodies of cleaned jobs' events; digests stay. Returns how many."""
+
+    async def drop_beats(self, *, before: int, limit: int = 10_000) -> int:
+        """Drop heartbeats older than a time, except those a present lease rests on."""
+
+    async def bump_epoch(self) -> int:
+        """Raise the epoch after a restore: claims of an older one are fenced."""
+
+    async def set_sealing(self, on: bool) -> None:
+        """Turn the hash chain over new events on or off."""
+
+    def ledger(
+        self, *, after: JobId | None = None, batch: int = 500
+    ) -> AsyncIterator[list[LedgerEntry]]:
+        """Read every job and all its events by id, in batches of one short snapshot each."""
+
+    async def size(self) -> int:
+        """Estimate how many jobs there are, for a progress bar."""
+
+    async def rebuild(self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]) -> None:
+        """Replace the projection of these jobs. Offline maintenance: nobody else may write."""

@@ -1,0 +1,1 @@
+"""The stores: they translate between the law's values and a database's rows, and never decide."""

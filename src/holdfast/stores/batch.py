@@ -1,0 +1,179 @@
+"""Folding: from a batch of decided changes to the rows that a store writes.
+
+Changes of one job that follow each other become one row update with several events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.lifecycle.job import Change, Draft, DraftEvent, Job, JobId, NewJob
+from holdfast.lifecycle.states import BEATS
+from holdfast.lifecycle.times import After, encode, resolve
+from holdfast.stores.columns import tuple_text
+
+FENCED, BEAT = 1, 2
+"""Flags of a write, as the commit statement reads them."""
+
+
+class Fold(Struct, frozen=True):
+    """What one job's row and log get in one commit."""
+
+    changes: tuple[Change, ...]
+
+    @property
+    def first(self) -> Change:
+        """The change that the compare-and-set is made on."""
+        return self.changes[0]
+
+    @property
+    def last(self) -> Change:
+        """The change whose record is written."""
+        return self.changes[-1]
+
+    @property
+    def id(self) -> JobId:
+        """The job."""
+        return self.changes[0].record.id
+
+    @property
+    def expected(self) -> int:
+        """The revision it was decided on."""
+        return self.changes[0].record.rev
+
+    @property
+    def flags(self) -> int:
+        """Whether an owner's lease must be live, and whether it is a heartbeat."""
+        fenced = FENCED if any(change.fenced for change in self.changes) else 0
+        return fenced | (BEAT if self.last.event.type in BEATS else 0)
+
+    @property
+    def submits(self) -> list[NewJob]:
+        """Jobs to be inserted if this is accepted."""
+        return [job for change in self.changes for job in change.submits]
+
+
+STALE = -1
+"""The number of a change that neither begins nor continues its job's fold."""
+
+
+def fold(changes: Sequence[Change]) -> tuple[list[Fold], list[int]]:
+    """Group changes by job, sorted by id; also tell for each change the number of its fold.
+
+    Sorted, so that two batches lock the rows they share in the same order. A second change of a
+    job that does not follow from the first can only lose: it is `STALE` and is not written.
+    """
+    grouped: dict[JobId, list[Change]] = {}
+    stale: set[int] = set()
+    for i, change in enumerate(changes):
+        chain = grouped.setdefault(change.record.id, [])
+        if chain and change.record.rev != chain[-1].next.rev:
+            stale.add(i)
+        else:
+            chain.append(change)
+    order = sorted(grouped)
+    number = {id_: i for i, id_ in enumerate(order)}
+    return [Fold(tuple(grouped[id_])) for id_ in order], [
+        STALE if i in stale else number[change.record.id] for i, change in enumerate(changes)
+    ]
+
+
+def code_of(event: DraftEvent) -> int:
+    """Write (type, from, to) as the one number that the schema's CHECK knows."""
+    source = event.from_state.code if event.from_state else 0
+    return event.type.code * 256 + source * 16 + event.to_state.code
+
+
+_REST = (
+    ("owner", None),
+    ("epoch", None),
+    ("failures", None),
+    ("releases", None),
+    ("cancel_requested", "code"),
+    ("late_results", "tuple"),
+    ("error_code", None),
+    ("exit_code", None),
+    ("result_ptr", None),
+    ("letter", "code"),
+    ("retention", "code"),
+    ("wait_for", None),
+)
+_MAYBE_EMPTY = ("held_by", "signals")
+
+
+def rest_of(before: Draft, after: Draft) -> dict[str, Any] | None:
+    """List the rarer columns that differ; None, the usual case, when none does.
+
+    Left out is what the statement works out from the state: a cleared owner, lease or wait.
+    """
+    rest: dict[str, Any] = {}
+    for name, kind in _REST:
+        value = getattr(after, name)
+        if value is not None and value != getattr(before, name):
+            rest[name] = _written(value, kind)
+    for name in _MAYBE_EMPTY:
+        value = getattr(after, name)
+        if value != getattr(before, name):
+            rest[name] = tuple_text(value) or "[]"
+    if after.run_at is not before.run_at and after.run_at is not None:
+        rest["run_at"] = encode(after.run_at)
+    if after.timeout_at is not before.timeout_at and after.timeout_at is not None:
+        rest["timeout_at"] = encode(after.timeout_at)
+    return rest or None
+
+
+def _written(value: Any, kind: str | None) -> Any:
+    match kind:
+        case "code":
+            return value.code
+        case "tuple":
+            return tuple_text(value)
+        case _:
+            return value
+
+
+def started_of(before: Draft, after: Draft) -> int | None:
+    """How long before the commit the handler began, if this commit says so."""
+    if after.started_at is before.started_at or not isinstance(after.started_at, After):
+        return None
+    return after.started_at.micros
+
+
+def lease_of(before: Draft, after: Draft) -> int | None:
+    """The lease that this commit grants, if it does."""
+    if after.lease_expires_at is before.lease_expires_at:
+        return None
+    return encode(after.lease_expires_at)
+
+
+_TIMES = ("run_at", "deadline_at", "lease_expires_at", "timeout_at", "finished_at")
+
+
+def stamp(record: Draft, now: int, floor: int) -> Job:
+    """Fill the store's clock into a record, by the same rule as the statement.
+
+    `floor` is the time of the job's last event before: no event is earlier than the one before it.
+    """
+    base = max(now, floor)
+    values: dict[str, Any] = {
+        name: resolve(value, base)
+        for name in _TIMES
+        if isinstance(value := getattr(record, name), After)
+    }
+    if isinstance(record.started_at, After):
+        values["started_at"] = max(base + record.started_at.micros, floor)
+    values["updated_at"] = base
+    if isinstance(record.created_at, After):
+        values["created_at"] = base
+    stamped: Any = replace(record, **values)
+    return stamped  # type: ignore[no-any-return]
+
+
+def columns(rows: Iterable[Sequence[Any]], width: int) -> list[list[Any]]:
+    """Turn rows into columns; one that is NULL throughout becomes an empty list."""
+    turned = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
+    return [[] if all(value is None for value in column) else column for column in turned]

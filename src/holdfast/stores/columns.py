@@ -1,0 +1,270 @@
+"""Rows to records and back: the one list of columns, and how each is written.
+
+Codes stand for words, JSON text for small lists, keys for policies and needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from holdfast.lifecycle.job import (
+    NO_FACTS,
+    Created,
+    Event,
+    Facts,
+    Job,
+    LoggedEvent,
+    Record,
+    Signal,
+)
+from holdfast.lifecycle.policy import Policy, needs_key, policy_key
+from holdfast.lifecycle.states import (
+    Cancel,
+    EventType,
+    Kind,
+    Letter,
+    Link,
+    Priority,
+    Retention,
+    State,
+)
+
+JOB_COLUMNS = (
+    "id",
+    "tenant",
+    "job_id",
+    "kind",
+    "task",
+    "queue",
+    "priority",
+    "needs",
+    "policy",
+    "cpus",
+    "memory_mb",
+    "parent_id",
+    "link_kind",
+    "workflow_id",
+    "step_index",
+    "key_kinds",
+    "deadline_at",
+    "created_at",
+    "state",
+    "rev",
+    "beats",
+    "attempt",
+    "failures",
+    "releases",
+    "epoch",
+    "owner",
+    "lease_expires_at",
+    "timeout_at",
+    "run_at",
+    "held_by",
+    "cancel_requested",
+    "wait_for",
+    "signals",
+    "late_results",
+    "updated_at",
+    "started_at",
+    "finished_at",
+    "result_digest",
+    "error_code",
+    "exit_code",
+    "result_ptr",
+    "letter",
+    "retention",
+    "version",
+)
+EVENT_COLUMNS = (
+    "id",
+    "rev",
+    "type",
+    "from_state",
+    "to_state",
+    "at",
+    "attempt",
+    "beats",
+    "lease_expires_at",
+    "run_at",
+    "deadline_at",
+    "version",
+    "actor",
+    "request_id",
+    "reason",
+    "correlation_id",
+    "data",
+    "body",
+    "digest",
+    "seal",
+)
+
+
+class StoredCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`Created` as the first event's data: words as text, policy and needs by key."""
+
+    policy: int
+    tenant: str = "default"
+    job_id: str | None = None
+    kind: str = Kind.FUNCTION.value
+    task: str = ""
+    queue: str = "default"
+    priority: str = Priority.INTERACTIVE.value
+    needs: int = 0
+    cpus: int | None = None
+    memory_mb: int | None = None
+    parent_id: Any = None
+    link_kind: str | None = None
+    workflow_id: str | None = None
+    step_index: int | None = None
+    key_kinds: int = 0
+    labels: dict[str, str] = {}
+    env: dict[str, str] = {}
+    context_ptr: str | None = None
+    trace_id: str | None = None
+    held: str | None = None
+
+
+class Dictionary:
+    """Policies and needs that this process has seen, by key. Content-addressed, so never stale."""
+
+    def __init__(self) -> None:
+        """Know nothing but "no needs"."""
+        self.policies: dict[int, Policy] = {}
+        self.needs: dict[int, frozenset[str]] = {0: frozenset()}
+
+    def missing(self, policy: int, needs: int) -> bool:
+        """Whether a row names something not seen yet."""
+        return policy not in self.policies or needs not in self.needs
+
+
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+_read_created = msgspec.json.Decoder(StoredCreated).decode
+_read_facts = msgspec.json.Decoder(Facts).decode
+
+
+def created_text(event: Event[Any]) -> str:
+    """Write the data of a first event."""
+    made = event.created
+    assert made is not None
+    stored = StoredCreated(
+        policy=policy_key(made.policy),
+        tenant=made.tenant,
+        job_id=made.job_id,
+        kind=made.kind.value,
+        task=made.task,
+        queue=made.queue,
+        priority=made.priority.value,
+        needs=needs_key(made.needs),
+        cpus=made.cpus,
+        memory_mb=made.memory_mb,
+        parent_id=made.parent_id,
+        link_kind=made.link_kind and made.link_kind.value,
+        workflow_id=made.workflow_id,
+        step_index=made.step_index,
+        key_kinds=made.key_kinds,
+        labels=made.labels,
+        env=made.env,
+        context_ptr=made.context_ptr,
+        trace_id=made.trace_id,
+        held=event.facts.held,
+    )
+    return _encode(stored).decode()
+
+
+def facts_text(facts: Facts) -> str | None:
+    """Write the facts of an event; nothing to say is NULL."""
+    return None if facts is NO_FACTS else _encode(facts).decode()
+
+
+def tuple_text(values: Sequence[Any]) -> str | None:
+    """Write a small list as JSON text; an empty one is NULL."""
+    return _encode(values).decode() if values else None
+
+
+def read_facts(text: str) -> Facts:
+    """Read an event's facts. Words of a newer version are passed over (B27)."""
+    try:
+        return _read_facts(text)
+    except msgspec.ValidationError:
+        return _lenient_facts(msgspec.json.decode(text))
+
+
+def _lenient_facts(data: dict[str, Any]) -> Facts:
+    kept = {}
+    for name, value in data.items():
+        try:
+            msgspec.convert({name: value}, Facts)
+        except msgspec.ValidationError:
+            continue
+        kept[name] = value
+    return msgspec.convert(kept, Facts)
+
+
+def word(words: Callable[[int], Any], code: int | None) -> Any:
+    """Read an optional code."""
+    return None if code is None else words(code)
+
+
+def read_job(row: Sequence[Any], seen: Dictionary) -> Job:
+    """Make a record out of a row in the order of `JOB_COLUMNS`."""
+    values = dict(zip(JOB_COLUMNS, row, strict=True))
+    values["kind"] = Kind.of(values["kind"])
+    values["priority"] = Priority.of(values["priority"])
+    values["policy"] = seen.policies[values["policy"]]
+    values["needs"] = seen.needs[values["needs"]]
+    values["state"] = State.of(values["state"])
+    values["retention"] = Retention.of(values["retention"])
+    values["held_by"] = _read_tuple(values["held_by"])
+    values["late_results"] = _read_tuple(values["late_results"])
+    if values["signals"] is not None:
+        values["signals"] = msgspec.json.decode(values["signals"], type=tuple[Signal, ...])
+    else:
+        values["signals"] = ()
+    for name, words in _OPTIONAL_WORDS:
+        if values[name] is not None:
+            values[name] = words(values[name])
+    return Record(**values)
+
+
+_OPTIONAL_WORDS = (
+    ("link_kind", Link.of),
+    ("cancel_requested", Cancel.of),
+    ("letter", Letter.of),
+)
+
+
+def _read_tuple(text: str | None) -> tuple[str, ...]:
+    return () if text is None else tuple(msgspec.json.decode(text))
+
+
+def read_event(row: Sequence[Any], seen: Dictionary) -> LoggedEvent:
+    """Make an event out of a row in the order of `EVENT_COLUMNS`."""
+    values = dict(zip(EVENT_COLUMNS, row, strict=True))
+    data = values.pop("data")
+    kind = values["type"] = EventType.of(values["type"])
+    values["from_state"] = word(State.of, values["from_state"])
+    values["to_state"] = State.of(values["to_state"])
+    if values["body"] is not None:
+        values["body"] = values["body"].encode()
+    if kind is EventType.CREATED:
+        values["created"], values["facts"] = _created(_read_created(data), seen)
+    elif data is not None:
+        values["facts"] = read_facts(data)
+    return Event(**values)
+
+
+def _created(stored: StoredCreated, seen: Dictionary) -> tuple[Created, Facts]:
+    values = {name: getattr(stored, name) for name in stored.__struct_fields__ if name != "held"}
+    values["policy"] = seen.policies[stored.policy]
+    values["needs"] = seen.needs[stored.needs]
+    values["kind"] = Kind.named(stored.kind)
+    values["priority"] = Priority.named(stored.priority)
+    if stored.link_kind is not None:
+        values["link_kind"] = Link.named(stored.link_kind)
+    if stored.parent_id is not None:
+        values["parent_id"] = UUID(stored.parent_id)
+    return Created(**values), Facts(held=stored.held) if stored.held else NO_FACTS

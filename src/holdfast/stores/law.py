@@ -1,0 +1,192 @@
+"""The law as SQL: constraints and triggers of both schemas, written from the one table.
+
+`tools.generate` puts these into the schema files; a change of the law is a new migration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.lifecycle.invariants import RULES
+from holdfast.lifecycle.states import (
+    CLAIMABLE,
+    OWNED,
+    TERMINAL,
+    EventType,
+    Priority,
+    State,
+)
+from holdfast.lifecycle.times import SECOND
+from holdfast.lifecycle.transitions import SUBMIT_TARGETS, legal_events, moves, paths
+
+AGEING = {
+    Priority.CRITICAL: 0,
+    Priority.INTERACTIVE: 300 * SECOND,
+    Priority.BATCH: 1800 * SECOND,
+}
+"""How much later a job of a class counts as due: a batch job older than half an hour goes before
+a critical one that has just come, so that nothing starves (A3)."""
+
+FROZEN = ("state", "attempt", "failures", "finished_at", "result_digest", "error_code", "exit_code")
+"""What never changes once a job is terminal (resolution 10)."""
+
+FIXED = (
+    "id",
+    "tenant",
+    "job_id",
+    "kind",
+    "task",
+    "queue",
+    "priority",
+    "needs",
+    "policy",
+    "cpus",
+    "memory_mb",
+    "parent_id",
+    "link_kind",
+    "workflow_id",
+    "step_index",
+    "key_kinds",
+    "deadline_at",
+    "created_at",
+)
+"""What a submit fixes for good."""
+
+EVENT_FIXED = (
+    "id",
+    "rev",
+    "type",
+    "from_state",
+    "to_state",
+    "at",
+    "attempt",
+    "beats",
+    "lease_expires_at",
+    "run_at",
+    "deadline_at",
+    "version",
+    "actor",
+    "request_id",
+    "reason",
+    "correlation_id",
+    "data",
+    "digest",
+)
+"""What an event keeps for good: all but its body (and the seal, which is made once)."""
+
+
+def codes(states: Iterable[State]) -> str:
+    """List states by code."""
+    return ", ".join(str(code) for code in sorted(state.code for state in states))
+
+
+def job_checks() -> str:
+    """Write the per-state invariants as CHECKs on the job row."""
+    return ",\n".join(f"    CONSTRAINT {rule.name} CHECK ({rule.sql})" for rule in RULES)
+
+
+def claim_order() -> str:
+    """Write the order in which jobs of a range are claimed; NULL for one that may not be."""
+    offsets = " ".join(f"WHEN {klass.code} THEN {offset}" for klass, offset in AGEING.items())
+    return (
+        f"CASE WHEN state IN ({codes(CLAIMABLE)}) AND held_by IS NULL "
+        f"THEN run_at + CASE priority {offsets} END END"
+    )
+
+
+def event_codes() -> list[int]:
+    """Number every legal (event, from, to)."""
+    return sorted(
+        kind.code * 256 + (source.code if source else 0) * 16 + target.code
+        for kind, source, target in legal_events()
+    )
+
+
+def postgres_event_check() -> str:
+    """Compare one small number with a list: costs nothing measurable on PostgreSQL."""
+    numbers = ",".join(map(str, event_codes()))
+    return f"(type * 256 + coalesce(from_state, 0) * 16 + to_state) = ANY ('{{{numbers}}}'::int[])"
+
+
+def sqlite_event_check() -> str:
+    """Branch on the type: an IN list over all triples costs 8 µs a job on SQLite."""
+    branches = []
+    for kind in EventType:
+        pairs = sorted(
+            (source.code if source else 0) * 16 + target.code
+            for event, source, target in legal_events()
+            if event is kind
+        )
+        if pairs:
+            numbers = ", ".join(map(str, pairs))
+            branches.append(
+                f"WHEN {kind.code} THEN coalesce(from_state, 0) * 16 + to_state IN ({numbers})"
+            )
+    return "CASE type\n        " + "\n        ".join(branches) + "\n        ELSE 0 END"
+
+
+def _pair_codes(pairs: Iterable[tuple[State, State]]) -> list[int]:
+    return sorted(source.code * 16 + target.code for source, target in pairs)
+
+
+def postgres_illegal_move() -> str:
+    """Say when an update of a job row breaks the law; the trigger fires on nothing else."""
+    one = ",".join(map(str, _pair_codes(moves())))
+    more = ",".join(map(str, _pair_codes(paths())))
+    pair = "OLD.state * 16 + NEW.state"
+    return f"""NOT CASE NEW.rev - OLD.rev
+        WHEN 1 THEN ({pair}) = ANY ('{{{one}}}'::int[])
+        ELSE NEW.rev > OLD.rev AND ({pair}) = ANY ('{{{more}}}'::int[]) END
+    OR NEW.attempt <> OLD.attempt + {_entered_claimed()}
+    OR NEW.updated_at < OLD.updated_at
+    OR {_thawed("IS DISTINCT FROM")}"""
+
+
+def sqlite_illegal_move() -> str:
+    """The same on SQLite, where an IN list of constants is the cheapest form."""
+    one = ", ".join(map(str, _pair_codes(moves())))
+    more = ", ".join(map(str, _pair_codes(paths())))
+    pair = "OLD.state * 16 + NEW.state"
+    return f"""NOT CASE NEW.rev - OLD.rev
+        WHEN 1 THEN {pair} IN ({one})
+        ELSE NEW.rev > OLD.rev AND {pair} IN ({more}) END
+    OR NEW.attempt <> OLD.attempt + {_entered_claimed()}
+    OR NEW.updated_at < OLD.updated_at
+    OR {_thawed("IS NOT")}"""
+
+
+def _entered_claimed() -> str:
+    claimed = State.CLAIMED.code
+    return f"CASE WHEN NEW.state = {claimed} AND OLD.state <> {claimed} THEN 1 ELSE 0 END"
+
+
+def _thawed(differs: str) -> str:
+    columns = "\n        OR ".join(f"NEW.{name} {differs} OLD.{name}" for name in FROZEN)
+    return f"(OLD.state IN ({codes(TERMINAL)}) AND ({columns}))"
+
+
+def illegal_birth() -> str:
+    """Say when a new job row is not the row of a submit."""
+    born = codes(SUBMIT_TARGETS)
+    return f"NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.failures <> 0 OR NEW.state NOT IN ({born})"
+
+
+def beat_check() -> str:
+    """A heartbeat leaves the state as it is, and that state has an owner."""
+    kinds = f"{EventType.HEARTBEAT.code}, {EventType.LEASE_RENEWED.code}"
+    return f"type IN ({kinds}) AND state IN ({codes(OWNED)})"
+
+
+FRAGMENTS = {
+    "job_checks": job_checks,
+    "claim_order": claim_order,
+    "illegal_birth": illegal_birth,
+    "beat_check": beat_check,
+    "fixed": lambda: ", ".join(FIXED),
+    "event_fixed": lambda: ", ".join(EVENT_FIXED),
+    "postgres.event_check": postgres_event_check,
+    "sqlite.event_check": sqlite_event_check,
+    "postgres.illegal_move": postgres_illegal_move,
+    "sqlite.illegal_move": sqlite_illegal_move,
+}
+"""What `{{law.NAME}}` in a schema template stands for."""

@@ -1,0 +1,229 @@
+-- Holdfast on PostgreSQL: a ledger of events, and one narrow row per job that is their projection.
+-- Times are microseconds since 1970 UTC. Codes are listed in docs/lifecycle.md; the views
+-- jobs_readable and events_readable spell them out.
+
+CREATE TABLE meta (
+    key text PRIMARY KEY,
+    value text NOT NULL
+);
+INSERT INTO meta VALUES ('epoch', '1'), ('sealing', 'off');
+
+-- The only clock. Volatile, not now(): a lock wait must not turn time back. Tests replace it.
+CREATE FUNCTION holdfast_now() RETURNS bigint LANGUAGE sql VOLATILE AS
+$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
+
+-- A span (below the horizon) counts from the base, an instant stands for itself.
+CREATE FUNCTION holdfast_time(value bigint, base bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT CASE WHEN value < 500000000000000 THEN base + value ELSE value END $$;
+
+CREATE FUNCTION holdfast_refuse() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    RAISE EXCEPTION 'holdfast: % refused on %', TG_ARGV[0], TG_TABLE_NAME
+        USING ERRCODE = 'integrity_constraint_violation',
+              DETAIL = to_jsonb(CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END)::text;
+END $$;
+
+-- Content-addressed and append-only: a job row names its policy and needs by one number.
+CREATE TABLE policies (
+    id bigint PRIMARY KEY,
+    body text NOT NULL,
+    lease bigint NOT NULL,
+    start_timeout bigint
+);
+CREATE TABLE needs (
+    id bigint PRIMARY KEY,
+    body text NOT NULL
+);
+INSERT INTO needs VALUES (0, '[]');
+
+CREATE TABLE jobs (
+    id uuid PRIMARY KEY,
+    created_at bigint NOT NULL,
+    updated_at bigint NOT NULL,
+    run_at bigint,
+    lease_expires_at bigint,
+    started_at bigint,
+    finished_at bigint,
+    timeout_at bigint,
+    deadline_at bigint,
+    needs bigint NOT NULL,
+    policy bigint NOT NULL,
+    rev integer NOT NULL,
+    beats integer NOT NULL DEFAULT 0,
+    attempt integer NOT NULL DEFAULT 0,
+    failures integer NOT NULL DEFAULT 0,
+    releases integer NOT NULL DEFAULT 0,
+    epoch integer,
+    cpus integer,
+    memory_mb integer,
+    step_index integer,
+    exit_code integer,
+    state smallint NOT NULL,
+    kind smallint NOT NULL,
+    priority smallint NOT NULL,
+    key_kinds smallint NOT NULL DEFAULT 0,
+    link_kind smallint,
+    cancel_requested smallint,
+    letter smallint,
+    retention smallint NOT NULL DEFAULT 1,
+    version smallint NOT NULL DEFAULT 1,
+    parent_id uuid,
+    tenant text NOT NULL,
+    task text NOT NULL,
+    queue text NOT NULL,
+    job_id text,
+    workflow_id text,
+    owner text,
+    held_by text,
+    wait_for text,
+    signals text,
+    late_results text,
+    result_digest bytea,
+    error_code text,
+    result_ptr text,
+    claim_order bigint GENERATED ALWAYS AS ({{law.claim_order}}) STORED,
+    wake_at bigint GENERATED ALWAYS AS (
+        CASE WHEN finished_at IS NULL THEN
+            least(deadline_at, timeout_at, CASE state WHEN {{state.waiting}} THEN run_at END)
+        END) STORED,
+{{law.job_checks}}
+) WITH (fillfactor = 50);
+
+-- Half-empty pages and no index on what a finish changes: so a finish is a HOT update.
+CREATE INDEX jobs_claim ON jobs (queue, needs, priority, claim_order, id)
+    WHERE claim_order IS NOT NULL;
+CREATE INDEX jobs_wake ON jobs (wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX jobs_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL;
+CREATE INDEX jobs_workflow ON jobs (workflow_id, step_index, id) WHERE workflow_id IS NOT NULL;
+CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
+CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
+
+-- AFTER, not BEFORE: a BEFORE trigger locks every row once more (and logs that) to look at it.
+CREATE TRIGGER jobs_birth AFTER INSERT ON jobs FOR EACH ROW
+    WHEN ({{law.illegal_birth}})
+    EXECUTE FUNCTION holdfast_refuse('a job that was not submitted');
+CREATE TRIGGER jobs_move AFTER UPDATE ON jobs FOR EACH ROW
+    WHEN ({{law.postgres.illegal_move}})
+    EXECUTE FUNCTION holdfast_refuse('an illegal move');
+CREATE TRIGGER jobs_fixed AFTER UPDATE OF {{law.fixed}} ON jobs FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('a change of what a submit fixes');
+CREATE TRIGGER jobs_kept AFTER DELETE ON jobs FOR EACH ROW
+    WHEN (OLD.retention <> {{retention.cleaned}})
+    EXECUTE FUNCTION holdfast_refuse('the removal of a job that is not cleaned');
+
+CREATE TABLE events (
+    id uuid NOT NULL,
+    at bigint NOT NULL,
+    lease_expires_at bigint,
+    run_at bigint,
+    deadline_at bigint,
+    xid bigint NOT NULL DEFAULT txid_current(),
+    rev integer NOT NULL,
+    attempt integer NOT NULL,
+    beats integer NOT NULL DEFAULT 0,
+    type smallint NOT NULL,
+    from_state smallint,
+    to_state smallint NOT NULL,
+    version smallint NOT NULL DEFAULT 1,
+    actor text NOT NULL,
+    request_id text,
+    reason text,
+    correlation_id text,
+    data text,
+    body text,
+    digest bytea,
+    seal bytea,
+    PRIMARY KEY (id, rev),
+    CONSTRAINT legal_event CHECK ({{law.postgres.event_check}}),
+    CONSTRAINT first_event CHECK ((rev = 1) = (from_state IS NULL)),
+    CONSTRAINT body_has_digest CHECK (body IS NULL OR digest IS NOT NULL)
+);
+CREATE INDEX events_at ON events USING brin (at) WITH (pages_per_range = 32);
+CREATE INDEX events_xid ON events USING brin (xid) WITH (pages_per_range = 32);
+CREATE INDEX events_type ON events (type, at) WHERE type > {{event.job_succeeded}};
+CREATE INDEX events_correlation ON events (correlation_id, id) WHERE correlation_id IS NOT NULL;
+
+CREATE TRIGGER events_fixed AFTER UPDATE OF {{law.event_fixed}} ON events FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('a change of an event');
+CREATE TRIGGER events_erase AFTER UPDATE OF body ON events FOR EACH ROW
+    WHEN (NEW.body IS NOT NULL)
+    EXECUTE FUNCTION holdfast_refuse('a change of a body other than its erasure');
+CREATE TRIGGER events_sealed AFTER UPDATE OF seal ON events FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('a change of a seal');
+-- A whole old job may be purged, its row first; an event alone may not.
+CREATE FUNCTION holdfast_keep_events() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    IF EXISTS (SELECT 1 FROM jobs WHERE id = OLD.id) THEN
+        RAISE EXCEPTION 'holdfast: the removal of an event of a job refused'
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    RETURN OLD;
+END $$;
+CREATE TRIGGER events_kept AFTER DELETE ON events FOR EACH ROW
+    EXECUTE FUNCTION holdfast_keep_events();
+
+-- Heartbeats, kept apart so that they can be dropped by age.
+CREATE TABLE beats (
+    id uuid NOT NULL,
+    at bigint NOT NULL,
+    lease_expires_at bigint NOT NULL,
+    rev integer NOT NULL,
+    attempt integer NOT NULL,
+    type smallint NOT NULL,
+    state smallint NOT NULL,
+    actor text NOT NULL,
+    request_id text,
+    reason text,
+    seal bytea,
+    PRIMARY KEY (id, rev),
+    CONSTRAINT legal_beat CHECK ({{law.beat_check}})
+);
+CREATE INDEX beats_at ON beats USING brin (at);
+
+-- One row per claim that took something: it finds leases that may have passed, settles a claim
+-- whose reply was lost, and tells what an owner holds, without an index that every finish changes.
+CREATE TABLE claims (
+    request_id text PRIMARY KEY,
+    at bigint NOT NULL,
+    expires_at bigint NOT NULL,
+    epoch integer NOT NULL,
+    owner text NOT NULL,
+    ids uuid[] NOT NULL
+);
+CREATE INDEX claims_expires ON claims (expires_at);
+CREATE INDEX claims_owner ON claims (owner);
+
+CREATE TABLE keys (
+    tenant text NOT NULL,
+    kind smallint NOT NULL,
+    key text NOT NULL,
+    id uuid NOT NULL,
+    digest bytea NOT NULL,
+    PRIMARY KEY (tenant, kind, key)
+);
+CREATE INDEX keys_id ON keys (id);
+
+CREATE TABLE queues (
+    name text PRIMARY KEY,
+    paused_at bigint,
+    paused_by text,
+    reason text
+);
+CREATE TABLE queue_events (
+    position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue text NOT NULL,
+    type text NOT NULL,
+    at bigint NOT NULL,
+    actor text NOT NULL,
+    reason text,
+    request_id text UNIQUE
+);
+
+-- Summaries: one delta per commit and (queue, state), folded by a sweep; never a shared row.
+CREATE TABLE counts (
+    tenant text NOT NULL,
+    queue text NOT NULL,
+    state smallint NOT NULL,
+    delta bigint NOT NULL
+);

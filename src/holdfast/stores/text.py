@@ -1,0 +1,77 @@
+"""SQL files: named blocks, and the few words in them that come from the law.
+
+A block begins with a line `-- name: NAME`. `{{state.claimed}}`, `{{event.job_claimed}}`,
+`{{columns.jobs}}` and `{{law.NAME}}` are replaced by codes and lists that have one source, the law.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+from holdfast.lifecycle.states import Coded, EventType, KeyKind, Retention, State
+from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
+from holdfast.stores.law import FRAGMENTS
+
+_WORD = re.compile(r"\{\{([a-z_]+)\.([a-z_.]+)\}\}")
+_NAME = re.compile(r"^-- name: ([a-z_]+)\n", re.MULTILINE)
+
+
+def fill(text: str) -> str:
+    """Put the law's words into an SQL text."""
+    return _WORD.sub(_word, text)
+
+
+def _word(match: re.Match[str]) -> str:
+    kind, name = match.groups()
+    match kind:
+        case "law":
+            return FRAGMENTS[name]()
+        case "columns":
+            return _columns(name)
+        case _:
+            return str(_code(_WORDS[kind].named(name)))
+
+
+def _code(word: Coded) -> int:
+    if not word.code:
+        raise KeyError("an SQL file names a word that the law does not have")
+    return word.code
+
+
+_WORDS: dict[str, type[Coded]] = {
+    "state": State,
+    "event": EventType,
+    "retention": Retention,
+    "key": KeyKind,
+}
+
+
+def _columns(name: str) -> str:
+    table, _, prefix = name.partition(".")
+    columns = {"jobs": JOB_COLUMNS, "events": EVENT_COLUMNS}[table]
+    return ", ".join(f"{prefix}.{column}" if prefix else column for column in columns)
+
+
+@cache
+def blocks(package: str, file: str = "queries.sql") -> dict[str, str]:
+    """Read the named blocks of an SQL file."""
+    text = files(package).joinpath(file).read_text(encoding="utf-8")
+    parts = _NAME.split(text)[1:]
+    return {name: fill(body).strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def schema(package: str) -> str:
+    """Write the whole schema as it stands after all migrations."""
+    return fill(files(package).joinpath("schema.in.sql").read_text(encoding="utf-8"))
+
+
+def migrations(package: str) -> list[tuple[int, str, str]]:
+    """List the numbered migrations: number, name, text."""
+    found = []
+    for entry in files(package).joinpath("migrations").iterdir():
+        number, _, name = entry.name.removesuffix(".sql").partition("_")
+        if entry.name.endswith(".sql"):
+            found.append((int(number), name, entry.read_text(encoding="utf-8")))
+    return sorted(found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, cast
 from uuid import UUID
 
 from hypothesis import strategies as st
@@ -34,8 +34,6 @@ from holdfast.lifecycle.states import LIVE, TERMINAL, Cancel, Operation, Role, S
 from holdfast.lifecycle.submit import Submission, submit
 from holdfast.lifecycle.times import SECOND, After, resolve
 from holdfast.lifecycle.transitions import ROLES, TABLE
-
-T = TypeVar("T")
 
 BIRTH = 1_700_000_000 * SECOND
 JOB = JobId(UUID(int=0x018F_0000_0000_7000_8000_0000_0000_0001))
@@ -132,13 +130,8 @@ def submission(**wishes: Any) -> Submission:
     return Submission(**defaults | wishes)
 
 
-class Pick(Protocol):
-    """Chooses one of several: by Hypothesis, or by a seeded generator."""
-
-    def __call__(self, choices: Sequence[T], /) -> T:
-        """Choose."""
-
-
+Pick: TypeAlias = Callable[[Sequence[Any]], Any]
+"""Chooses one of several: by Hypothesis, or by a seeded generator."""
 YES_NO = (False, True)
 SELDOM = (False,) * 9 + (True,)
 

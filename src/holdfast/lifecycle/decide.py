@@ -342,7 +342,9 @@ def _release(record: Draft, row: Row, command: c.Release) -> Decision:
 
 
 def _stall(record: Draft, row: Row, command: c.Stall) -> Decision:
-    if not _lost_lease(record, command.as_of, command.epoch):
+    # Resolution 7: a job that is not started in time is taken back whatever its lease says.
+    unstarted = record.state is State.CLAIMED and _past(record.timeout_at, command.as_of)
+    if not (unstarted or _lost_lease(record, command.as_of, command.epoch)):
         return _refuse("lease_live", record, f"is held by {record.owner} with a live lease")
     costs = loss_costs(record)
     if costs and exhausted(record):

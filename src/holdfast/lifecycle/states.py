@@ -206,7 +206,11 @@ class Link(Coded):
 
 
 class KeyKind(Coded):
-    """A key that a submitter may give. Codes are bits of a record's `key_kinds`."""
+    """A key that a submitter may give. Codes are bits of a record's `key_kinds`.
+
+    A dedupe key is stored as `DEDUPE` whatever its term; the bit `DEDUPE_LIVE` beside it says that
+    it is freed when the job ends instead of when it is cleaned.
+    """
 
     UNKNOWN = ("unknown", 0)
     JOB_ID = ("job_id", 1)
@@ -243,6 +247,3 @@ RANK = {
     State.QUEUED: 4,
 } | dict.fromkeys(TERMINAL, 5)
 """Resolution 1: the pair (attempt, rank) of a job never falls."""
-
-KEYS_FREED_AT_END = (KeyKind.DEDUPE_LIVE,)
-KEYS_FREED_AT_CLEANED = (KeyKind.DEDUPE_LIVE, KeyKind.DEDUPE, KeyKind.CLIENT_JOB_ID)

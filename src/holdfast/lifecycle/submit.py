@@ -13,9 +13,11 @@ from holdfast.lifecycle.job import (
     NO_FACTS,
     Actor,
     Created,
+    Draft,
     DraftEvent,
     Event,
     Facts,
+    Job,
     JobId,
     Key,
     NewJob,
@@ -27,7 +29,7 @@ from holdfast.lifecycle.payload import (
     digest,
 )
 from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_problems
-from holdfast.lifecycle.states import EventType, KeyKind, Kind, Link, Priority, State
+from holdfast.lifecycle.states import EventType, KeyKind, Kind, Link, Priority, Retention, State
 from holdfast.lifecycle.times import NOW, Time
 
 
@@ -86,7 +88,7 @@ def submit(submission: Submission, actor: Actor) -> NewJob:
         link_kind=submission.link_kind,
         workflow_id=submission.workflow_id,
         step_index=submission.step_index,
-        key_kinds=sum(key.kind for key in keys),
+        key_kinds=_kinds(submission),
         labels=submission.labels,
         env=submission.env,
         context_ptr=submission.context_ptr,
@@ -146,20 +148,52 @@ _TEXTS = (
 )
 
 
-def _keys(submission: Submission) -> tuple[Key, ...]:
-    given = (
+def _given(submission: Submission) -> tuple[tuple[KeyKind, str | None], ...]:
+    client = submission.client_job_id
+    return (
         (KeyKind.JOB_ID, submission.job_id),
         (KeyKind.REQUEST_ID, submission.request_id),
-        (KeyKind.CLIENT_JOB_ID, submission.client_job_id and submission.client_job_id.lower()),
-        (
-            KeyKind.DEDUPE_LIVE if submission.unique_live else KeyKind.DEDUPE,
-            submission.dedupe_key,
-        ),
+        (KeyKind.CLIENT_JOB_ID, client and client.lower()),
+        (KeyKind.DEDUPE, submission.dedupe_key),
     )
-    if all(key is None for _, key in given):
+
+
+def _keys(submission: Submission) -> tuple[Key, ...]:
+    given = [(kind, key) for kind, key in _given(submission) if key is not None]
+    if not given:
         return ()
     content = content_digest(submission)
-    return tuple(Key(kind.code, key, content) for kind, key in given if key is not None)
+    return tuple(Key(kind.code, key, content) for kind, key in given)
+
+
+def _kinds(submission: Submission) -> int:
+    kinds = sum(kind.code for kind, key in _given(submission) if key is not None)
+    if submission.dedupe_key is not None and submission.unique_live:
+        kinds |= KeyKind.DEDUPE_LIVE.code
+    return kinds
+
+
+def freed_keys(before: Draft, after: Draft) -> int:
+    """Tell which kinds of keys a change frees: those whose term ends with it (resolution 13)."""
+    kinds = after.key_kinds
+    if not kinds:
+        return 0
+    freed = 0
+    if after.retention is Retention.CLEANED and before.retention is not Retention.CLEANED:
+        freed = kinds & (KeyKind.CLIENT_JOB_ID.code | KeyKind.DEDUPE.code)
+    if kinds & KeyKind.DEDUPE_LIVE.code and after.terminal and not before.terminal:
+        freed |= KeyKind.DEDUPE.code
+    return freed
+
+
+def held_keys(record: Job) -> int:
+    """Tell which kinds of keys a job holds by its record: what verify compares the rows with."""
+    kinds = record.key_kinds & ~KeyKind.DEDUPE_LIVE.code
+    if record.retention is Retention.CLEANED:
+        kinds &= ~(KeyKind.CLIENT_JOB_ID.code | KeyKind.DEDUPE.code)
+    if record.key_kinds & KeyKind.DEDUPE_LIVE.code and record.terminal:
+        kinds &= ~KeyKind.DEDUPE.code
+    return kinds
 
 
 def content_digest(submission: Submission) -> bytes:

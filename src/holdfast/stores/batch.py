@@ -12,11 +12,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.lifecycle.job import Change, Draft, DraftEvent, Job, JobId, NewJob
-from holdfast.lifecycle.states import BEATS
+from holdfast.lifecycle.states import BEATS, EventType
 from holdfast.lifecycle.times import After, encode, resolve
 from holdfast.stores.columns import tuple_text
 
-FENCED, BEAT = 1, 2
+FENCED, BEAT, STARTING = 1, 2, 4
 """Flags of a write, as the commit statement reads them."""
 
 
@@ -47,9 +47,10 @@ class Fold(Struct, frozen=True):
 
     @property
     def flags(self) -> int:
-        """Whether an owner's lease must be live, and whether it is a heartbeat."""
+        """Whether an owner's lease must be live, and whether a heartbeat or a start comes last."""
         fenced = FENCED if any(change.fenced for change in self.changes) else 0
-        return fenced | (BEAT if self.last.event.type in BEATS else 0)
+        last = self.last.event.type
+        return fenced | (BEAT if last in BEATS else STARTING if last is EventType.STARTED else 0)
 
     @property
     def submits(self) -> list[NewJob]:
@@ -166,7 +167,8 @@ def stamp(record: Draft, now: int, floor: int) -> Job:
     }
     if isinstance(record.started_at, After):
         values["started_at"] = max(base + record.started_at.micros, floor)
-    values["updated_at"] = base
+    ago = record.updated_at.micros if isinstance(record.updated_at, After) else 0
+    values["updated_at"] = max(base + ago, floor)
     if isinstance(record.created_at, After):
         values["created_at"] = base
     stamped: Any = replace(record, **values)

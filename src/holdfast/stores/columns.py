@@ -17,6 +17,7 @@ from holdfast.lifecycle.job import (
     Event,
     Facts,
     Job,
+    JobId,
     LoggedEvent,
     Record,
     Signal,
@@ -32,6 +33,7 @@ from holdfast.lifecycle.states import (
     Retention,
     State,
 )
+from holdfast.ports import Claimed
 
 JOB_COLUMNS = (
     "id",
@@ -135,6 +137,7 @@ class Dictionary:
         """Know nothing but "no needs"."""
         self.policies: dict[int, Policy] = {}
         self.needs: dict[int, frozenset[str]] = {0: frozenset()}
+        self.created: dict[str, Created] = {}
 
     def missing(self, policy: int, needs: int) -> bool:
         """Whether a row names something not seen yet."""
@@ -220,10 +223,7 @@ def read_job(row: Sequence[Any], seen: Dictionary) -> Job:
     values["retention"] = Retention.of(values["retention"])
     values["held_by"] = _read_tuple(values["held_by"])
     values["late_results"] = _read_tuple(values["late_results"])
-    if values["signals"] is not None:
-        values["signals"] = msgspec.json.decode(values["signals"], type=tuple[Signal, ...])
-    else:
-        values["signals"] = ()
+    values["signals"] = _read_signals(values["signals"])
     for name, words in _OPTIONAL_WORDS:
         if values[name] is not None:
             values[name] = words(values[name])
@@ -268,3 +268,71 @@ def _created(stored: StoredCreated, seen: Dictionary) -> tuple[Created, Facts]:
     if stored.parent_id is not None:
         values["parent_id"] = UUID(stored.parent_id)
     return Created(**values), Facts(held=stored.held) if stored.held else NO_FACTS
+
+
+_CREATED_LIMIT = 4096
+"""How many different first events a process keeps read: jobs of one kind share their text."""
+
+
+def created_keys(text: str) -> tuple[int, int]:
+    """Tell which policy and needs a first event names."""
+    stored = _read_created(text)
+    return stored.policy, stored.needs
+
+
+def read_created_text(text: str, seen: Dictionary) -> Created:
+    """Read a first event's data, once per text."""
+    created = seen.created.get(text)
+    if created is None:
+        if len(seen.created) >= _CREATED_LIMIT:
+            seen.created.clear()
+        created = seen.created[text] = _created(_read_created(text), seen)[0]
+    return created
+
+
+def claimed_job(row: Sequence[Any], id: JobId, owner: str, seen: Dictionary) -> Claimed:
+    """Make a claimed job out of a row that the claim statement returns.
+
+    All else follows from the law: a job that has just been claimed has no result, hold or wait.
+    """
+    (_, data, body, correlation_id, rev, attempt, failures, releases, epoch, lease, timeout, run_at,
+     deadline, created_at, updated_at, signals) = row  # fmt: skip
+    made = read_created_text(data, seen)
+    job: Job = Record(
+        id=id,
+        tenant=made.tenant,
+        job_id=made.job_id,
+        kind=made.kind,
+        task=made.task,
+        queue=made.queue,
+        priority=made.priority,
+        needs=made.needs,
+        policy=made.policy,
+        cpus=made.cpus,
+        memory_mb=made.memory_mb,
+        parent_id=made.parent_id,
+        link_kind=made.link_kind,
+        workflow_id=made.workflow_id,
+        step_index=made.step_index,
+        key_kinds=made.key_kinds,
+        deadline_at=deadline,
+        created_at=created_at,
+        state=State.CLAIMED,
+        rev=rev,
+        attempt=attempt,
+        failures=failures,
+        releases=releases,
+        epoch=epoch,
+        owner=owner,
+        lease_expires_at=lease,
+        timeout_at=timeout,
+        run_at=run_at,
+        signals=_read_signals(signals),
+        updated_at=updated_at,
+    )
+    text = None if body is None else body.encode()
+    return Claimed(job=job, created=made, body=text, correlation_id=correlation_id)
+
+
+def _read_signals(text: str | None) -> tuple[Signal, ...]:
+    return () if text is None else msgspec.json.decode(text, type=tuple[Signal, ...])

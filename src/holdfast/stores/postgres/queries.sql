@@ -101,14 +101,10 @@ SELECT * FROM (
     LIMIT coalesce((SELECT n FROM wanted WHERE arm = :arm), 0)
     FOR UPDATE SKIP LOCKED) AS arm_:arm
 
--- name: claim
--- The one place where SQL restates an edge of the law: queued, retrying, stalled -> claimed.
+-- name: claim_ranges
+-- What to claim, from ranges: $4 to $8 are their queue, needs, class, ageing and cursor.
 -- Where several ranges have due jobs, a merge read without locks says how many rows of each to
 -- lock: PostgreSQL cannot merge locking scans lazily, and would lock every due row.
--- $1 request, $2 limit, $3 owner, $4 to $8 ranges: queue, needs, class, its ageing, its cursor.
-WITH clock AS MATERIALIZED (
-    SELECT holdfast_now() AS now, value::integer AS epoch FROM meta WHERE key = 'epoch'
-),
 firsts AS MATERIALIZED (:firsts),
 merged AS (
     SELECT arm, count(*) AS n
@@ -120,7 +116,19 @@ wanted AS MATERIALIZED (
         ELSE (SELECT n FROM merged WHERE merged.arm = firsts.arm) END AS n
     FROM firsts
 ),
-picked AS MATERIALIZED (:arms),
+picked AS MATERIALIZED (:arms)
+
+-- name: claim_ids
+-- What to claim, by id: rows that this transaction has locked already, $2 of them at most.
+picked AS MATERIALIZED (SELECT id, state FROM jobs WHERE id = ANY ($4::uuid[]) LIMIT $2)
+
+-- name: claim
+-- The one place where SQL restates an edge of the law: queued, retrying, stalled -> claimed.
+-- $1 request, $2 limit, $3 owner, the rest says what to pick.
+WITH clock AS MATERIALIZED (
+    SELECT holdfast_now() AS now, value::integer AS epoch FROM meta WHERE key = 'epoch'
+),
+:picked,
 u AS (
     UPDATE jobs AS j SET
         state = {{state.claimed}}, rev = j.rev + 1, attempt = j.attempt + 1, owner = $3,
@@ -163,7 +171,8 @@ FROM u CROSS JOIN LATERAL (
 -- A batch of compare-and-set writes. d: a row per job; x: a row per event, naming its job by
 -- number. NULL keeps a column: a matching rev proves that the row is the one decided on. `rest`
 -- holds what most changes leave alone. An owner's write (flag 1) also needs a live lease of the
--- present epoch, by this clock; a heartbeat (flag 2) is counted and kept apart.
+-- present epoch, by this clock; a heartbeat (flag 2) is counted and kept apart; a start that
+-- comes last (flag 4) carries its own, earlier time.
 WITH clock AS MATERIALIZED (
     SELECT holdfast_now() AS now, value::integer AS epoch FROM meta WHERE key = 'epoch'
 ),
@@ -172,7 +181,9 @@ u AS (
         state = d.state,
         rev = d.rev,
         beats = CASE WHEN d.flags & 2 = 2 THEN j.beats + 1 ELSE 0 END,
-        updated_at = greatest(now, j.updated_at),
+        updated_at = CASE WHEN d.flags & 4 = 4
+            THEN greatest(greatest(now, j.updated_at) + d.started, j.updated_at)
+            ELSE greatest(now, j.updated_at) END,
         owner = CASE WHEN d.owned THEN coalesce(rest->>'owner', j.owner) END,
         epoch = CASE WHEN d.owned THEN coalesce((rest->>'epoch')::int, j.epoch) END,
         lease_expires_at = CASE WHEN d.owned THEN
@@ -249,3 +260,248 @@ n AS (
         VALUES (($30::smallint[])[g], -m.n), (($31::smallint[])[g], m.n)) AS y(state, delta)
 )
 SELECT (SELECT now FROM clock), (SELECT array_agg(i) FROM u)
+
+-- name: free_keys
+-- Free keys whose term ended with this write: kinds are a bit mask per job.
+DELETE FROM keys USING unnest($1::uuid[], $2::int[]) AS d(id, kinds)
+WHERE keys.id = d.id AND keys.kind & d.kinds <> 0
+
+-- name: event_at
+-- The event at a revision, for settling a write whose reply was lost.
+SELECT {{columns.events.e}}
+FROM unnest($1::uuid[], $2::int[]) AS d(id, rev)
+CROSS JOIN LATERAL (
+    SELECT {{columns.events}} FROM events WHERE id = d.id AND rev = d.rev
+    UNION ALL
+    SELECT id, rev, type, state, state, at, attempt, 0, lease_expires_at, NULL, NULL,
+        1::smallint, actor, request_id, reason, NULL, NULL, NULL, NULL, seal
+    FROM beats WHERE id = d.id AND rev = d.rev) AS e
+
+-- name: get
+-- Job rows by id.
+SELECT {{columns.jobs.j}} FROM jobs AS j WHERE id = ANY ($1::uuid[])
+
+-- name: policies
+-- Policies by key.
+SELECT id, body FROM policies WHERE id = ANY ($1::bigint[])
+
+-- name: needs
+-- All sets of needs; they are few.
+SELECT id, body FROM needs
+
+-- name: add_policies
+-- Remember policies: content-addressed, so the first writer's row is everyone's.
+INSERT INTO policies (id, body, lease, start_timeout)
+SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[])
+ON CONFLICT DO NOTHING
+
+-- name: add_needs
+-- Remember sets of needs.
+INSERT INTO needs (id, body) SELECT * FROM unnest($1::bigint[], $2::text[])
+ON CONFLICT DO NOTHING
+
+-- name: claim_of
+-- What a claim request took, with how it stands now.
+SELECT c.owner, e.lease_expires_at > holdfast_now() AND j.owner = c.owner
+        AND j.attempt = e.attempt AND j.lease_expires_at > holdfast_now() AS current,
+    j.id, r.data, r.body, r.correlation_id, {{columns.jobs.j}}
+FROM claims AS c
+CROSS JOIN LATERAL unnest(c.ids) AS k(id)
+JOIN jobs AS j ON j.id = k.id
+CROSS JOIN LATERAL (
+    SELECT attempt, lease_expires_at FROM events
+    WHERE id = k.id AND type = {{event.job_claimed}} AND request_id = c.request_id OFFSET 0) AS e
+CROSS JOIN LATERAL (
+    SELECT data, body, correlation_id FROM events WHERE id = k.id AND rev = 1 OFFSET 0) AS r
+WHERE c.request_id = $1
+
+-- name: fitting
+-- Candidates for a worker with bounded resources: locked, in order, a bounded look-ahead of them.
+SELECT j.claim_order, j.id, j.cpus, j.memory_mb FROM jobs AS j
+WHERE j.queue = $1 AND j.needs = $2 AND j.priority = $3
+    AND j.claim_order <= holdfast_now() + $4
+    AND NOT EXISTS (SELECT 1 FROM queues WHERE name = $1 AND paused_at IS NOT NULL)
+ORDER BY j.claim_order, j.id LIMIT $5 FOR UPDATE SKIP LOCKED
+
+-- name: look_up
+-- Who holds a key.
+SELECT id FROM keys WHERE tenant = $1 AND kind = $2 AND key = $3
+
+-- name: look_up_id
+-- A job by the text of its internal id, which is its job_id unless one was given.
+SELECT id FROM jobs WHERE id = $1 AND tenant = $2
+
+-- name: events
+-- One job's events after a revision, heartbeats among them.
+SELECT {{columns.events}} FROM events WHERE id = $1 AND rev > $2
+UNION ALL
+SELECT id, rev, type, state, state, at, attempt, 0, lease_expires_at, NULL, NULL, 1::smallint,
+    actor, request_id, reason, NULL, NULL, NULL, NULL, seal
+FROM beats WHERE id = $1 AND rev > $2
+ORDER BY rev LIMIT $3
+
+-- name: events_by_type
+-- B19: (type, ts). Rare types by their index, the four common ones by the block range of time.
+SELECT {{columns.events}} FROM events
+WHERE type = $1 AND at >= $2 AND at < $3 ORDER BY at, id, rev LIMIT $4
+
+-- name: events_by_correlation
+-- B19: (correlation_id), through the first event that carries it.
+SELECT {{columns.events.e}} FROM events AS f
+CROSS JOIN LATERAL (SELECT * FROM events WHERE id = f.id OFFSET 0) AS e
+WHERE f.correlation_id = $1 AND e.at >= $2 AND e.at < $3
+ORDER BY e.at, e.id, e.rev LIMIT $4
+
+-- name: tail
+-- All events of a window of transactions that have ended: nothing can appear behind it.
+SELECT xid, {{columns.events}} FROM events
+WHERE xid >= $1 AND xid < $2 AND (xid, id, rev) > ($1, $3::uuid, $4::int)
+ORDER BY xid, id, rev LIMIT $5
+
+-- name: tail_bounds
+-- Up to where the tail may read, the first transaction it can find, and who holds it back.
+SELECT txid_snapshot_xmin(txid_current_snapshot()), txid_snapshot_xmax(txid_current_snapshot()),
+    (SELECT pid FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+     ORDER BY age(backend_xid) DESC LIMIT 1)
+
+-- name: tail_next
+-- The next transaction at or after a number that has events.
+SELECT min(xid) FROM events WHERE xid >= $1 AND xid < $2
+
+-- name: due_wakes
+-- Jobs whose deadline, timeout or wait has run out.
+SELECT {{columns.jobs}} FROM jobs WHERE wake_at <= $1 ORDER BY wake_at LIMIT $2
+
+-- name: due_claims
+-- Claims of which a lease may have passed, or which were made before a restore.
+SELECT request_id, ids FROM claims WHERE expires_at <= $1
+UNION
+SELECT request_id, ids FROM claims WHERE epoch < $2
+LIMIT $3
+
+-- name: due_leases
+-- Of those, the jobs still held: what has passed, and when the rest will.
+SELECT {{columns.jobs}} FROM jobs WHERE id = ANY ($1::uuid[]) AND owner IS NOT NULL
+
+-- name: push_claims
+-- Look at these claims again when their next lease may have passed.
+UPDATE claims AS c SET expires_at = d.expires_at
+FROM unnest($1::text[], $2::bigint[]) AS d(request_id, expires_at)
+WHERE c.request_id = d.request_id
+
+-- name: drop_claims
+-- Forget claims of which nothing is held any more.
+DELETE FROM claims WHERE request_id = ANY ($1::text[])
+
+-- name: add_claim
+-- An adoption is a claim of its own for those who look for what an owner holds.
+INSERT INTO claims (request_id, at, expires_at, epoch, owner, ids)
+SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::int[], $5::text[]) AS d,
+    LATERAL (SELECT $6::uuid[]) AS i
+ON CONFLICT DO NOTHING
+
+-- name: owned
+-- What an owner holds.
+SELECT {{columns.jobs.j}} FROM claims AS c
+CROSS JOIN LATERAL unnest(c.ids) AS k(id)
+JOIN jobs AS j ON j.id = k.id AND j.owner = $1
+WHERE c.owner = $1 ORDER BY j.id
+
+-- name: counts
+-- Summaries.
+SELECT tenant, queue, state, sum(delta) FROM counts
+WHERE $1::text IS NULL OR tenant = $1 GROUP BY 1, 2, 3 HAVING sum(delta) <> 0 ORDER BY 1, 2, 3
+
+-- name: fold_counts
+-- Fold deltas; a second sweep takes other rows, or none.
+WITH gone AS (
+    DELETE FROM counts WHERE ctid = ANY (
+        ARRAY(SELECT ctid FROM counts LIMIT 10000 FOR UPDATE SKIP LOCKED))
+    RETURNING *
+)
+INSERT INTO counts
+SELECT tenant, queue, state, sum(delta) FROM gone GROUP BY 1, 2, 3 HAVING sum(delta) <> 0
+
+-- name: pause
+-- Pause a queue; one that is paused keeps who did it first.
+INSERT INTO queues (name, paused_at, paused_by, reason) VALUES ($1, holdfast_now(), $2, $3)
+ON CONFLICT (name) DO UPDATE
+SET paused_at = excluded.paused_at, paused_by = excluded.paused_by, reason = excluded.reason
+WHERE queues.paused_at IS NULL
+RETURNING name
+
+-- name: resume
+-- Resume a queue.
+UPDATE queues SET paused_at = NULL, paused_by = NULL, reason = NULL
+WHERE name = $1 AND paused_at IS NOT NULL
+RETURNING name
+
+-- name: queue_event
+-- An entry of the queues' ledger; a repeated request_id adds none.
+INSERT INTO queue_events (queue, type, at, actor, reason, request_id)
+VALUES ($1, $2, holdfast_now(), $3, $4, $5) ON CONFLICT DO NOTHING RETURNING position
+
+-- name: queue_request
+-- What a request_id stood for.
+SELECT queue, type, actor FROM queue_events WHERE request_id = $1
+
+-- name: queues
+-- Queues that were ever paused.
+SELECT name, paused_at, paused_by, reason FROM queues ORDER BY name
+
+-- name: queue_events
+-- The queues' ledger.
+SELECT queue, type, at, actor, reason, request_id FROM queue_events
+WHERE $1::text IS NULL OR queue = $1 ORDER BY position
+
+-- name: erase_bodies
+-- Erase what retention no longer keeps; digests stay.
+UPDATE events AS e SET body = NULL
+FROM jobs AS j
+WHERE j.id = ANY ($1::uuid[]) AND j.retention <> {{retention.live}} AND e.id = j.id
+    AND e.body IS NOT NULL
+
+-- name: drop_beats
+-- Drop old heartbeats, but never the one that a present lease rests on.
+DELETE FROM beats WHERE ctid = ANY (ARRAY(
+    SELECT b.ctid FROM beats AS b
+    WHERE b.at < $1 AND NOT EXISTS (
+        SELECT 1 FROM jobs AS j WHERE j.id = b.id AND j.rev = b.rev)
+    LIMIT $2))
+
+-- name: bump_epoch
+-- Fence all claims made so far.
+UPDATE meta SET value = (value::integer + 1)::text WHERE key = 'epoch' RETURNING value::integer
+
+-- name: ledger_ids
+-- The next job ids, and with them the bound of the next batch of the ledger.
+SELECT id FROM jobs WHERE id > $1 ORDER BY id LIMIT $2
+
+-- name: ledger_event_ids
+-- The next ids that have events, where no job row is left: orphans at the end of the ledger.
+SELECT id FROM events WHERE id > $1 AND rev >= 0 ORDER BY id LIMIT $2
+
+-- name: ledger_jobs
+-- Job rows between two ids.
+SELECT {{columns.jobs}} FROM jobs WHERE id > $1 AND id <= $2 ORDER BY id
+
+-- name: ledger_events
+-- All events between two ids, heartbeats among them.
+SELECT {{columns.events}} FROM events WHERE id > $1 AND id <= $2
+UNION ALL
+SELECT id, rev, type, state, state, at, attempt, 0, lease_expires_at, NULL, NULL, 1::smallint,
+    actor, request_id, reason, NULL, NULL, NULL, NULL, seal
+FROM beats WHERE id > $1 AND id <= $2
+ORDER BY id, rev
+
+-- name: ledger_keys
+-- Keys of the jobs between two ids.
+SELECT id, tenant, kind, key, digest FROM keys WHERE id > $1 AND id <= $2
+
+-- name: size
+-- How many jobs there are, about.
+SELECT greatest(reltuples::bigint, 0) FROM pg_class WHERE oid = 'jobs'::regclass
+
+-- name: size_exactly
+-- Counted, for a table that was never analysed.
+SELECT count(*) FROM jobs

@@ -1,0 +1,153 @@
+"""Connections to PostgreSQL: retried whole within a deadline, errors translated in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar
+
+import asyncpg
+
+from holdfast.errors import LawBroken, StoreBroken, StoreError, StoreFull, StoreUnavailable
+
+Connection: TypeAlias = Any
+R = TypeVar("R")
+
+SETTINGS = {
+    # One plan per statement, made for any size of table: statistics right after a burst are stale.
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+    # An empty table would get a plan by sequential scan or hash join, and keep it as it grows.
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    # An idle transaction of a stuck client must not hold back vacuum and the tail for ever.
+    "idle_in_transaction_session_timeout": "60s",
+}
+
+_PASSING = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.QueryCanceledError,
+    OSError,
+    TimeoutError,
+)
+"""What may be over in a moment: an outage, a failover, a deadlock."""
+
+
+class Connections:
+    """A pool whose every use is retried until it succeeds or the deadline has come."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        pooled: bool,
+        size: int,
+        deadline_seconds: float,
+        attempt_seconds: float,
+    ) -> None:
+        """Take the settings; nothing is connected yet."""
+        self.url = url
+        self.pooled = pooled
+        self._size = size
+        self._deadline = deadline_seconds
+        self._attempt = attempt_seconds
+        self._pool: Any = None
+
+    async def open(self) -> None:
+        """Make the pool; the first connection is made by the first use."""
+        self._pool = await asyncpg.create_pool(
+            self.url,
+            min_size=0,
+            max_size=self._size,
+            command_timeout=self._attempt,
+            timeout=self._attempt,
+            max_cacheable_statement_size=0,
+            max_cached_statement_lifetime=0,
+            # A pooler in transaction mode hands each transaction another server connection.
+            statement_cache_size=0 if self.pooled else 100,
+            server_settings={} if self.pooled else SETTINGS,
+            reset=_no_reset,
+        )
+
+    async def close(self) -> None:
+        """Close all connections, the stuck ones by force."""
+        if self._pool is None:
+            return
+        pool, self._pool = self._pool, None
+        try:
+            await asyncio.wait_for(pool.close(), self._attempt)
+        except (TimeoutError, *_PASSING):
+            pool.terminate()
+
+    async def run(self, work: Callable[[Connection, int], Awaitable[R]]) -> R:
+        """Do `work(connection, tries before)` and do it again, whole, when the database gave way.
+
+        A try that failed may have been committed all the same: `work` must settle that when its
+        count of tries is not zero.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._deadline
+        tries = 0
+        while True:
+            try:
+                return await self._once(work, tries)
+            except _PASSING as error:
+                tries += 1
+                pause = _pause(tries)
+                if loop.time() + pause > until:
+                    raise StoreUnavailable(_describe(error, tries)) from error
+                await asyncio.sleep(pause)
+            except asyncpg.PostgresError as error:
+                raise translated(error) from error
+
+    async def _once(self, work: Callable[[Connection, int], Awaitable[R]], tries: int) -> R:
+        if self._pool is None:
+            raise StoreError("the store is closed")
+        async with self._pool.acquire(timeout=self._attempt) as connection:
+            if not self.pooled:
+                return await work(connection, tries)
+            async with connection.transaction():
+                for name, value in SETTINGS.items():
+                    await connection.execute("SELECT set_config($1, $2, true)", name, value)
+                return await work(connection, tries)
+
+
+def _pause(tries: int) -> float:
+    # Spread, so that workers that lost the database together do not come back together.
+    spread = 0.5 + os.urandom(1)[0] / 512
+    return float(min(0.02 * 2.0 ** min(tries, 6), 1.0) * spread)
+
+
+async def _no_reset(connection: Connection) -> None:
+    """Skip the pool's clean-up query: nothing here leaves session state behind."""
+
+
+def translated(error: asyncpg.PostgresError) -> StoreError:
+    """Turn a driver error into one of ours."""
+    match error:
+        case asyncpg.DiskFullError():
+            return StoreFull(f"PostgreSQL has no room left: {error}")
+        case (
+            asyncpg.PostgresIOError() | asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError()
+        ):
+            return StoreBroken(f"PostgreSQL's storage failed: {error}")
+        case asyncpg.IntegrityConstraintViolationError() | asyncpg.DataError():
+            return LawBroken(f"PostgreSQL refused the row: {error}")
+        case _:
+            return StoreError(f"PostgreSQL said: {error}")
+
+
+def _describe(error: BaseException, tries: int) -> str:
+    said = str(error) or type(error).__name__
+    return f"PostgreSQL could not be reached in {tries} tries; the last said: {said}"

@@ -1,0 +1,119 @@
+"""Wake-up: NOTIFY as a hint, once per batch and queue and outside the hot transaction; LISTEN on a
+connection of its own. Losing either costs latency, never work: callers also poll."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import asyncpg
+
+CHANNEL = "holdfast"
+PING_SECONDS = 10.0
+"""How often a silent LISTEN connection is asked whether it still lives."""
+CONNECT_SECONDS = 5.0
+POLL_SECONDS = 0.25
+"""How long a waiter sleeps where nothing can wake it (a pooler without a direct address)."""
+
+
+class WakeUp:
+    """Sends and receives the hint "there may be work in this queue"."""
+
+    def __init__(self, url: str | None) -> None:
+        """Listen at `url`; None means that only this process's own hints arrive."""
+        self._url = url
+        self._waiters: dict[asyncio.Event, frozenset[str]] = {}
+        self._outbox: set[str] = set()
+        self._sending: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._sender: Any = None
+        self._live = False
+
+    async def close(self) -> None:
+        """Let go of both connections."""
+        for task in (self._sending, self._listening):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        if self._sender is not None:
+            self._sender.terminate()
+
+    def tell(self, queues: Iterable[str]) -> None:
+        """Say that there may be work. Returns at once; hints gather while one is on its way."""
+        names = set(queues)
+        self._wake(names)
+        if self._url is None:
+            return
+        self._outbox |= names
+        if self._outbox and (self._sending is None or self._sending.done()):
+            self._sending = asyncio.create_task(self._send())
+
+    async def wait(self, queues: Sequence[str], limit_seconds: float) -> bool:
+        """Wait for a hint about one of these queues."""
+        if self._url is not None and (self._listening is None or self._listening.done()):
+            self._listening = asyncio.create_task(self._listen())
+        event = asyncio.Event()
+        self._waiters[event] = frozenset(queues)
+        limit = limit_seconds if self._live else min(limit_seconds, POLL_SECONDS)
+        try:
+            await asyncio.wait_for(event.wait(), limit)
+        except TimeoutError:
+            # Nobody could have told us: say that there may be work, so that the caller looks.
+            return not self._live
+        finally:
+            del self._waiters[event]
+        return True
+
+    def _wake(self, queues: set[str]) -> None:
+        for event, wanted in self._waiters.items():
+            if wanted & queues:
+                event.set()
+
+    async def _send(self) -> None:
+        while self._outbox:
+            names, self._outbox = self._outbox, set()
+            try:
+                if self._sender is None or self._sender.is_closed():
+                    self._sender = await self._connect({"synchronous_commit": "off"})
+                await self._sender.execute(
+                    "SELECT pg_notify($1, q) FROM unnest($2::text[]) AS q", CHANNEL, list(names)
+                )
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                # A lost hint costs one polling interval.
+                self._sender = None
+                return
+
+    async def _connect(self, settings: dict[str, str]) -> Any:
+        return await asyncpg.connect(
+            self._url,
+            server_settings=settings,
+            statement_cache_size=0,
+            timeout=5,
+            command_timeout=5,
+        )
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                await self._listen_once()
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                self._live = False
+                # Whoever waits must look for itself until the connection is back.
+                self._wake({name for wanted in self._waiters.values() for name in wanted})
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _listen_once(self) -> None:
+        connection = await self._connect({})
+        try:
+            await connection.add_listener(CHANNEL, lambda *args: self._wake({args[3]}))
+            self._live = True
+            while True:
+                await asyncio.sleep(PING_SECONDS)
+                # A half-open connection stays silent for ever; a question finds it out.
+                await connection.execute("SELECT 1")
+        finally:
+            self._live = False
+            connection.terminate()

@@ -482,7 +482,8 @@ def _is_late(record: Draft, as_of: int | None) -> bool:
 
 
 def _last_owner(record: Draft, command: c.Command) -> str | None:
-    return None if record.owner == command.actor.name else record.owner
+    # By the label: a sweep may run in the owner's process and bear its name.
+    return None if record.owner == command.actor.label else record.owner
 
 
 def _evidence(record: Draft, role: Role) -> str | None:

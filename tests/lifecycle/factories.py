@@ -14,6 +14,7 @@ from holdfast.lifecycle.job import (
     Actor,
     Change,
     NewJob,
+    Refusal,
     Unchanged,
 )
 from holdfast.lifecycle.policy import Policy
@@ -136,6 +137,17 @@ _ENDS: dict[State, Any] = {
     State.TIMED_OUT: lambda life: c.TimeOut(actor=RECONCILER, as_of=life.lapsed),
     State.DEAD_LETTERED: lambda life: dead_letter(life.owner),
 }
+
+
+def refused(life: Life, command: c.Command) -> str:
+    """Ask for something that must be refused, and return the code of the refusal."""
+    before = life.record
+    decision = life.ask(command)
+    assert isinstance(decision, Refusal), decision
+    assert life.record is before
+    assert before.public_id in decision.message
+    assert before.state in decision.message
+    return decision.code
 
 
 def asked_to_cancel(life: Life) -> Life:

@@ -101,6 +101,8 @@ def _turned(record: Draft, command: c.Command) -> Decision:
 
 def _repeat(record: Draft, command: c.Command) -> Unchanged | None:
     """Recognise a wish that already came true (A14, resolution 9)."""
+    if command.operation is Operation.CLEANED and record.retention is Retention.CLEANED:
+        return Unchanged(record)
     target = _TARGETS.get(command.operation)
     if target is None or record.state is not target:
         return None
@@ -115,8 +117,6 @@ def _repeat(record: Draft, command: c.Command) -> Unchanged | None:
         case c.Failing(error_code=code) if record.terminal and record.error_code != code:
             return None
         case c.Wait(signal=signal) if record.wait_for != signal:
-            return None
-        case c.Cleaned() if record.retention is not Retention.CLEANED:
             return None
     return Unchanged(record)
 
@@ -323,6 +323,9 @@ def _lose(record: Draft, row: Row, command: c.Lose) -> Decision:
 
 
 def _retry(record: Draft, row: Row, command: c.Retry) -> Decision:
+    if record.state is State.RUNNING and not record.policy.idempotent:
+        text = "has started and must not be run again; end it with a linked retry (A16)"
+        return _refuse("not_idempotent", record, text)
     if exhausted(record):
         return _refuse("exhausted", record, "has no try left; fail or dead-letter it")
     delay = command.retry_in
@@ -374,7 +377,9 @@ def _cancel(record: Draft, row: Row, command: c.Cancel) -> Decision:
     role = command.actor.role
     if owned and record.cancel_requested is None:
         return _refuse("no_cancel_request", record, "was not asked to cancel")
-    if owned and role is Role.RECONCILER and not _lost_lease(record, command.as_of, command.epoch):
+    # A passed time limit is enough too: a time_out that was turned must end what never reacts.
+    over = _is_late(record, command.as_of) or _lost_lease(record, command.as_of, command.epoch)
+    if owned and role is Role.RECONCILER and not over:
         return _refuse("lease_live", record, f"is held by {record.owner} with a live lease")
     if not owned and role is Role.RECONCILER and not command.parent_cancelled:
         return _refuse("parent_lives", record, "is cancelled by a sweep only after its parent")

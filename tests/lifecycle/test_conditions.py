@@ -1,0 +1,231 @@
+"""What an operation asks for beyond its row in the table: one named test per condition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.job import Change
+from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.states import (
+    OWNED,
+    EventType,
+    State,
+)
+from holdfast.lifecycle.times import SECOND
+from tests.lifecycle.factories import (
+    CONTROL,
+    HOST,
+    ONCE,
+    RECONCILER,
+    SCHEDULER,
+    TERMS,
+    WORKER,
+    Life,
+    asked_to_cancel,
+    dead_letter,
+    life_in,
+    refused,
+)
+from tests.lifecycle.histories import BIRTH
+
+Wish = Callable[[Life], c.Command]
+
+
+OWNED_STATES = sorted(OWNED)
+
+
+def test_only_a_job_that_was_never_claimed_can_be_denied() -> None:
+    life = life_in(State.STALLED)
+    life.do(c.Requeue(actor=CONTROL))
+
+    assert refused(life, c.Deny(actor=SCHEDULER, rule="no")) == "already_claimed"
+
+
+def test_a_denial_that_lost_to_a_claim_becomes_a_request_to_cancel() -> None:
+    life = life_in(State.CLAIMED)
+
+    assert refused(life, c.Deny(actor=SCHEDULER, rule="no")) == "illegal_transition"
+    life.do(c.RequestCancel(actor=SCHEDULER, reason="denied by rule no"))
+
+
+def test_a_held_job_is_not_claimed_until_its_last_hold_is_lifted() -> None:
+    life = Life(held_by="upload")
+    life.do(c.Hold(actor=CONTROL, hold="limit"))
+    life.do(c.Unhold(actor=CONTROL, hold="upload"))
+    assert refused(life, c.Claim(actor=WORKER)) == "held"
+
+    life.do(c.Unhold(actor=CONTROL, hold="limit"))
+
+    life.claim()
+
+
+def test_a_hold_that_stands_and_one_that_does_not_are_repeats() -> None:
+    life = Life(held_by="upload")
+
+    life.repeat(c.Hold(actor=CONTROL, hold="upload"))
+    life.repeat(c.Unhold(actor=CONTROL, hold="limit"))
+
+
+def test_claim_and_heartbeat_while_claimed_grant_the_lease_start_grants_two_intervals() -> None:
+    policy = Policy(lease=60 * SECOND, heartbeat=15 * SECOND)
+    life = life_in(State.CLAIMED, policy=policy)
+    assert life.record.lease_expires_at == life.now + 60 * SECOND
+    life.do(c.Heartbeat(actor=life.owner))
+    assert life.record.lease_expires_at == life.now + 60 * SECOND
+
+    life.start()
+
+    assert life.record.lease_expires_at == life.now + 30 * SECOND
+    life.do(c.Heartbeat(actor=life.owner, by_handler=True))
+    assert life.record.lease_expires_at == life.now + 30 * SECOND
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        lambda life: c.Step(actor=life.owner, name="charge"),
+        lambda life: c.Progress(actor=life.owner, body=b"1"),
+        lambda life: c.SignalJob(actor=CONTROL, name="go"),
+        lambda life: c.RequestCancel(actor=CONTROL),
+    ],
+)
+def test_what_is_no_heartbeat_leaves_the_lease_as_it_is(wish: Wish) -> None:
+    life = life_in(State.RUNNING)
+    lease = life.record.lease_expires_at
+
+    life.do(wish(life))
+
+    assert life.record.lease_expires_at == lease
+    assert life.events[-1].lease_expires_at == lease
+
+
+LAPSE: list[Any] = [
+    pytest.param(lambda t: c.Stall(actor=RECONCILER, as_of=t), id="stall"),
+    pytest.param(lambda t: c.Lose(actor=RECONCILER, as_of=t, error_code="lost"), id="lose"),
+    pytest.param(lambda t: dead_letter(RECONCILER, as_of=t), id="dead_letter"),
+    pytest.param(lambda t: c.Cancel(actor=RECONCILER, as_of=t), id="cancel"),
+]
+
+
+@pytest.mark.req("B6", "B9")
+@pytest.mark.parametrize("state", OWNED_STATES)
+@pytest.mark.parametrize("sweep", LAPSE)
+def test_a_sweep_takes_a_job_from_the_very_moment_its_lease_ends_and_not_before(
+    sweep: Callable[[int], c.Command], state: State
+) -> None:
+    life = life_in(state)
+    if isinstance(sweep(0), c.Cancel):
+        asked_to_cancel(life)
+    lease = life.record.lease_expires_at
+    assert lease is not None
+    assert refused(life, sweep(lease - 1)) == "lease_live"
+
+    life.do(sweep(lease))
+
+    assert life.record.owner is None
+
+
+@pytest.mark.parametrize("state", OWNED_STATES)
+def test_a_claim_of_an_older_epoch_is_taken_back_while_its_lease_is_live(state: State) -> None:
+    life = life_in(state)
+    assert refused(life, c.Stall(actor=RECONCILER, as_of=life.now)) == "lease_live"
+
+    life.do(c.Stall(actor=RECONCILER, as_of=life.now, epoch=2))
+
+    assert life.record.state is State.STALLED
+
+
+def test_a_dead_letter_needs_a_known_reason_and_stage() -> None:
+    life = life_in(State.RUNNING)
+
+    assert refused(life, dead_letter(life.owner, error_code="because")) == "bad_reason"
+    assert refused(life, dead_letter(life.owner, stage="later")) == "bad_reason"
+
+
+PARKED = [State.PENDING, State.QUEUED, State.WAITING, State.RETRYING, State.STALLED]
+
+
+def test_a_sweep_times_out_what_is_past_its_deadline_with_or_without_an_owner() -> None:
+    for state in [*PARKED, *OWNED_STATES]:
+        life = life_in(state, policy=Policy(), deadline_at=BIRTH + 100 * SECOND)
+        early = c.TimeOut(actor=RECONCILER, as_of=BIRTH + 100 * SECOND - 1)
+        assert refused(life, early) == "not_due"
+
+        life.do(c.TimeOut(actor=RECONCILER, as_of=BIRTH + 100 * SECOND))
+
+        assert (life.record.state, life.record.error_code) == (State.TIMED_OUT, "timeout")
+        assert life.record.failures == (state in OWNED_STATES) + (state is State.RETRYING)
+
+
+def test_a_job_not_started_in_time_is_taken_back_though_its_lease_is_live() -> None:
+    life = life_in(State.CLAIMED, policy=replace(TERMS, start_timeout=5 * SECOND))
+    due = life.now + 5 * SECOND
+    assert life.record.timeout_at == due
+    assert refused(life, c.Stall(actor=RECONCILER, as_of=due - 1)) == "lease_live"
+
+    life.do(c.Stall(actor=RECONCILER, as_of=due))
+
+    assert life.record.state is State.STALLED
+
+
+def test_the_timeout_of_an_attempt_counts_from_its_start_and_survives_adoption() -> None:
+    life = life_in(State.RUNNING, policy=replace(TERMS, timeout=77 * SECOND))
+    due = life.now + 77 * SECOND
+    life.do(c.Adopt(actor=HOST))
+
+    assert life.record.timeout_at == due
+    assert refused(life, c.TimeOut(actor=RECONCILER, as_of=due - 1)) == "not_due"
+    life.do(c.TimeOut(actor=RECONCILER, as_of=due))
+
+
+def test_silence_times_out_where_the_policy_says_so() -> None:
+    life = life_in(State.RUNNING, policy=replace(ONCE, on_silence="time_out"))
+
+    life.do(c.TimeOut(actor=RECONCILER, as_of=life.lapsed))
+
+
+def test_an_owner_cannot_time_out_a_job_without_any_limit() -> None:
+    life = life_in(State.RUNNING, policy=Policy())
+
+    assert refused(life, c.TimeOut(actor=life.owner)) == "no_time_limit"
+
+
+def test_adoption_keeps_the_attempt_and_fences_the_old_owner() -> None:
+    life = life_in(State.RUNNING)
+    old, started_at = life.owner, life.record.started_at
+    life.do(c.Adopt(actor=HOST))
+
+    assert (life.record.owner, life.record.attempt) == ("w2", 1)
+    assert life.record.started_at == started_at
+    assert life.record.lease_expires_at == life.now + 30 * SECOND
+    assert refused(life, c.Heartbeat(actor=old)) == "lease_lost"
+    life.repeat(c.Adopt(actor=HOST))
+
+
+def test_an_owners_change_is_fenced_and_nobody_elses_is() -> None:
+    running = life_in(State.RUNNING)
+    assert running.do(c.Heartbeat(actor=running.owner)).fenced
+    assert not running.do(c.RequestCancel(actor=CONTROL)).fenced
+    assert not running.do(c.Adopt(actor=HOST)).fenced
+
+
+@pytest.mark.req("B25", "C9", "B18")
+def test_each_event_tells_who_when_why_and_by_which_request() -> None:
+    life = life_in(State.RUNNING)
+    change = life.do(
+        c.Complete(actor=life.owner, body=b'{"n":1}', request_id="r-9", reason="done", exit_code=0)
+    )
+    assert isinstance(change, Change)
+
+    event = life.events[-1]
+    assert (event.id, event.rev, event.type) == (life.record.id, 4, EventType.SUCCEEDED)
+    assert (event.from_state, event.to_state) == (State.RUNNING, State.SUCCEEDED)
+    assert (event.at, event.actor, event.request_id) == (life.now, "w1", "r-9")
+    assert (event.reason, event.attempt, event.body) == ("done", 1, b'{"n":1}')
+    assert (event.version, life.record.version) == (1, 1)
+    assert life.record.result_digest == event.digest

@@ -14,22 +14,45 @@ _LEGAL = legal_events()
 def log_problems(events: Sequence[LoggedEvent]) -> list[str]:
     """Say what is wrong with one job's events, given in order of revision.
 
-    Heartbeats may have been dropped: every other event says how many came before it.
+    Any heartbeats may have been dropped: every other event says how many came before it.
     """
     problems: list[str] = []
     before: LoggedEvent | None = None
-    beats = 0
+    anchor, beats = 0, 0
     for event in events:
-        problems += _pair_problems(before, beats, event)
-        beats = beats + 1 if event.type in BEATS else 0
+        problems += _revision_problems(before, anchor, beats, event)
+        if _is_known(event):
+            problems += _edge_problems(before, event)
+        if event.type in BEATS:
+            beats += 1
+        else:
+            anchor, beats = event.rev, 0
         before = event
     return problems
 
 
-def _pair_problems(before: LoggedEvent | None, beats: int, event: LoggedEvent) -> list[str]:
+def _revision_problems(
+    before: LoggedEvent | None, anchor: int, beats: int, event: LoggedEvent
+) -> list[str]:
+    """Check revision and time, also of an event whose words a newer version brought.
+
+    `anchor` is the revision of the last event that was no heartbeat, `beats` what is kept since.
+    """
+    problems = []
+    if before is None:
+        return problems if event.rev == 1 else [f"rev {event.rev}: is the first event"]
+    if event.type in BEATS:
+        if event.rev <= before.rev:
+            problems.append(f"rev {event.rev}: follows rev {before.rev}")
+    elif event.rev != anchor + 1 + event.beats or beats > event.beats:
+        problems.append(f"rev {event.rev}: follows rev {anchor} with {event.beats} heartbeats")
+    if event.at < before.at:
+        problems.append(f"rev {event.rev}: is earlier than rev {before.rev}")
+    return problems
+
+
+def _edge_problems(before: LoggedEvent | None, event: LoggedEvent) -> list[str]:
     problems: list[str] = []
-    if not _is_known(event):
-        return problems
     edge = (event.type, event.from_state, event.to_state)
     if edge not in _LEGAL:
         source = event.from_state or "nothing"
@@ -38,22 +61,13 @@ def _pair_problems(before: LoggedEvent | None, beats: int, event: LoggedEvent) -
         return problems + _first_problems(event)
     if event.from_state is not before.to_state:
         problems.append(f"rev {event.rev}: leaves {event.from_state}, not {before.to_state}")
-    # With all beats kept, event.beats equals those seen; with dropped ones it says how many.
-    missing = 0 if event.type in BEATS else event.beats - beats
-    if missing < 0 or (event.type not in BEATS and event.rev != before.rev + 1 + missing):
-        problems.append(f"rev {event.rev}: follows rev {before.rev} with {event.beats} heartbeats")
-    if event.type in BEATS and event.rev <= before.rev:
-        problems.append(f"rev {event.rev}: follows rev {before.rev}")
-    if event.at < before.at:
-        problems.append(f"rev {event.rev}: is earlier than rev {before.rev}")
     return problems + _rank_problems(before, event)
 
 
 def _first_problems(event: LoggedEvent) -> list[str]:
-    problems = []
-    if event.rev != 1 or event.type is not EventType.CREATED:
-        problems.append(f"rev {event.rev}: {event.type} is the first event")
-    return problems
+    if event.type is EventType.CREATED:
+        return []
+    return [f"rev {event.rev}: {event.type} is the first event"]
 
 
 def _rank_problems(before: LoggedEvent, event: LoggedEvent) -> list[str]:

@@ -11,13 +11,19 @@ REBASES = 5
 """How often one command is decided anew before it gives up."""
 
 
-def has_landed(change: Change, event: LoggedEvent | None) -> bool:
-    """Whether `event`, found at the revision the change was to have, is the change itself."""
+def has_landed(
+    change: Change, event: LoggedEvent | None, *, batch_request: str | None = None
+) -> bool:
+    """Whether `event`, found at the revision the change was to have, is the change itself.
+
+    A change without a request_id of its own is written under that of its batch.
+    """
     mine = change.event
+    request_id = mine.request_id or batch_request
     return (
         event is not None
-        and mine.request_id is not None
-        and event.request_id == mine.request_id
+        and request_id is not None
+        and event.request_id == request_id
         and event.type is mine.type
         and event.actor == mine.actor
         and event.digest == mine.digest

@@ -336,3 +336,32 @@ def claimed_job(row: Sequence[Any], id: JobId, owner: str, seen: Dictionary) -> 
 
 def _read_signals(text: str | None) -> tuple[Signal, ...]:
     return () if text is None else msgspec.json.decode(text, type=tuple[Signal, ...])
+
+
+def write_job(job: Job) -> tuple[Any, ...]:
+    """Write a record as a row in the order of `JOB_COLUMNS`."""
+    return tuple(_WRITE.get(name, _as_it_is)(getattr(job, name)) for name in JOB_COLUMNS)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _code(value: Any) -> Any:
+    return None if value is None else value.code
+
+
+_WRITE: dict[str, Callable[[Any], Any]] = {
+    "kind": _code,
+    "priority": _code,
+    "link_kind": _code,
+    "state": _code,
+    "cancel_requested": _code,
+    "letter": _code,
+    "retention": _code,
+    "needs": needs_key,
+    "policy": policy_key,
+    "held_by": tuple_text,
+    "signals": tuple_text,
+    "late_results": tuple_text,
+}

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from holdfast.lifecycle.invariants import RULES
 from holdfast.lifecycle.states import (
     CLAIMABLE,
     OWNED,
     TERMINAL,
+    Coded,
     EventType,
     Priority,
     State,
@@ -218,7 +219,17 @@ def beat_check() -> str:
     return f"type IN ({kinds}) AND state IN ({codes(OWNED)})"
 
 
-FRAGMENTS = {
+def words(column: str, kinds: type[Coded]) -> str:
+    """Spell the codes of a column out, for the views that people read."""
+    spelled = " ".join(f"WHEN {kind.code} THEN '{kind.value}'" for kind in kinds if kind.code)
+    return f"CASE {column} {spelled} END"
+
+
+FRAGMENTS: dict[str, Callable[[], str]] = {
+    "postgres.state_words": lambda: words("state", State),
+    "postgres.from_words": lambda: words("from_state", State),
+    "postgres.to_words": lambda: words("to_state", State),
+    "postgres.event_words": lambda: words("type", EventType),
     "job_checks": job_checks,
     "claim_order": claim_order,
     "illegal_birth": illegal_birth,

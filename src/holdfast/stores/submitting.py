@@ -49,6 +49,7 @@ class Plan:
         self._holders: dict[Asked, Holder] = {}
         self._lost: dict[JobId, list[tuple[Key, Holder]]] = {}
         self._missing: dict[JobId, list[Key]] = {}
+        self._refers: dict[JobId, JobId] = {}
         for job in jobs:
             self._enter(job)
 
@@ -62,19 +63,34 @@ class Plan:
                 return
         self._first.update(dict.fromkeys(asked, job))
 
+    def as_ids(self) -> list[tuple[NewJob, UUID]]:
+        """List jobs whose given job_id could be the text of an internal id."""
+        found = []
+        for job in self.jobs:
+            if (id_ := _as_id(job.record.job_id)) is not None:
+                found.append((job, id_))
+        return found
+
+    def refers(self, job: NewJob, id_: UUID) -> None:
+        """Hear that a job's given job_id is the text of an existing job's internal id."""
+        self._refers[job.record.id] = JobId(id_)
+
     def wanted(self) -> list[tuple[str, Key, UUID]]:
         """List the keys to take, with the job that takes each."""
         return [
             (job.record.tenant, key, job.record.id)
             for job in self.jobs
-            if job.record.id not in self._within
+            if not self._settled(job)
             for key in job.keys
         ]
+
+    def _settled(self, job: NewJob) -> bool:
+        return job.record.id in self._within or job.record.id in self._refers
 
     def took(self, taken: set[tuple[int, UUID]]) -> None:
         """Hear which (kind, id) were inserted."""
         for job in self.jobs:
-            if job.record.id in self._within:
+            if self._settled(job):
                 continue
             missing = [key for key in job.keys if (key.kind, job.record.id) not in taken]
             if missing:
@@ -91,6 +107,8 @@ class Plan:
     def held(self, holders: dict[Asked, Holder]) -> None:
         """Hear who holds what was asked for."""
         for job in self.jobs:
+            if self._settled(job):
+                continue
             for key in job.keys:
                 asked = (job.record.tenant, key.kind, key.key)
                 holder = holders.get(asked)
@@ -99,18 +117,18 @@ class Plan:
 
     def losers(self) -> list[UUID]:
         """List jobs that took some keys and lost others: theirs are to be given back."""
-        return [id_ for id_ in self._lost if id_ not in self._within]
+        return list(self._lost)
 
     def winners(self) -> list[NewJob]:
         """List the jobs to insert."""
         return [
-            job
-            for job in self.jobs
-            if job.record.id not in self._lost and job.record.id not in self._within
+            job for job in self.jobs if job.record.id not in self._lost and not self._settled(job)
         ]
 
     def verdict(self, job: NewJob) -> Existing | SubmitRefused | None:
         """Tell what a job is instead of a new one; None if it is new."""
+        if job.record.id in self._refers:
+            return Existing(self._refers[job.record.id])
         lost = self._lost.get(job.record.id)
         if lost:
             return _judge(job, lost)
@@ -127,6 +145,13 @@ class Plan:
         if isinstance(verdict, Existing):
             mine = [(key, Holder(verdict.id, holder.digest)) for key, holder in mine]
         return verdict if isinstance(verdict, SubmitRefused) else _judge(job, mine)
+
+
+def _as_id(text: str | None) -> UUID | None:
+    try:
+        return None if text is None else UUID(text)
+    except ValueError:
+        return None
 
 
 def _judge(job: NewJob, lost: list[tuple[Key, Holder]]) -> Existing | SubmitRefused:

@@ -28,7 +28,6 @@ SETTINGS = {
 
 _PASSING = (
     asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
@@ -87,14 +86,19 @@ class Connections:
         pool, self._pool = self._pool, None
         try:
             await asyncio.wait_for(pool.close(), self._attempt)
-        except (TimeoutError, *_PASSING):
+        except (asyncpg.InterfaceError, *_PASSING):
             pool.terminate()
 
-    async def run(self, work: Callable[[Connection, int], Awaitable[R]]) -> R:
+    async def run(
+        self,
+        work: Callable[[Connection, int], Awaitable[R]],
+        *,
+        keep: tuple[type[BaseException], ...] = (),
+    ) -> R:
         """Do `work(connection, tries before)` and do it again, whole, when the database gave way.
 
         A try that failed may have been committed all the same: `work` must settle that when its
-        count of tries is not zero.
+        count of tries is not zero. Errors to `keep` are the caller's to handle.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._deadline
@@ -102,7 +106,11 @@ class Connections:
         while True:
             try:
                 return await self._once(work, tries)
-            except _PASSING as error:
+            except keep:
+                raise
+            except (asyncpg.InterfaceError, *_PASSING) as error:
+                if not _passes(error):
+                    raise StoreError(f"the database driver said: {error}") from error
                 tries += 1
                 pause = _pause(tries)
                 if loop.time() + pause > until:
@@ -121,6 +129,11 @@ class Connections:
                 for name, value in SETTINGS.items():
                     await connection.execute("SELECT set_config($1, $2, true)", name, value)
                 return await work(connection, tries)
+
+
+def _passes(error: BaseException) -> bool:
+    # The driver says "interface error" of a connection that was closed, and of our own mistakes.
+    return not isinstance(error, asyncpg.InterfaceError) or "clos" in str(error)
 
 
 def _pause(tries: int) -> float:

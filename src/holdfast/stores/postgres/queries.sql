@@ -374,9 +374,9 @@ SELECT {{columns.jobs}} FROM jobs WHERE wake_at <= $1 ORDER BY wake_at LIMIT $2
 
 -- name: due_claims
 -- Claims of which a lease may have passed, or which were made before a restore.
-SELECT request_id, ids FROM claims WHERE expires_at <= $1
+SELECT request_id, ids, at FROM claims WHERE expires_at <= $1
 UNION
-SELECT request_id, ids FROM claims WHERE epoch < $2
+SELECT request_id, ids, at FROM claims WHERE epoch < $2
 LIMIT $3
 
 -- name: due_leases
@@ -393,19 +393,12 @@ WHERE c.request_id = d.request_id
 -- Forget claims of which nothing is held any more.
 DELETE FROM claims WHERE request_id = ANY ($1::text[])
 
--- name: add_claim
--- An adoption is a claim of its own for those who look for what an owner holds.
-INSERT INTO claims (request_id, at, expires_at, epoch, owner, ids)
-SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::int[], $5::text[]) AS d,
-    LATERAL (SELECT $6::uuid[]) AS i
-ON CONFLICT DO NOTHING
-
 -- name: owned
--- What an owner holds.
+-- What an owner holds: through its own claims, and through those it adopted from.
 SELECT {{columns.jobs.j}} FROM claims AS c
 CROSS JOIN LATERAL unnest(c.ids) AS k(id)
 JOIN jobs AS j ON j.id = k.id AND j.owner = $1
-WHERE c.owner = $1 ORDER BY j.id
+ORDER BY j.id
 
 -- name: counts
 -- Summaries.
@@ -505,3 +498,62 @@ SELECT greatest(reltuples::bigint, 0) FROM pg_class WHERE oid = 'jobs'::regclass
 -- name: size_exactly
 -- Counted, for a table that was never analysed.
 SELECT count(*) FROM jobs
+
+-- name: find
+-- A page of jobs, newest first. `:narrow` is one of the blocks below: the index to read by.
+SELECT {{columns.jobs.j}} FROM jobs AS j
+WHERE :narrow
+    AND ($1::text IS NULL OR j.tenant = $1)
+    AND ($2::smallint[] IS NULL OR j.state = ANY ($2))
+    AND ($3::text IS NULL OR j.queue = $3)
+    AND ($4::text IS NULL OR j.task = $4)
+    AND ($5::uuid IS NULL OR j.parent_id = $5)
+    AND ($6::text IS NULL OR j.workflow_id = $6)
+    AND ($7::text IS NULL OR j.id IN (SELECT id FROM events WHERE correlation_id = $7))
+    AND ($8::text IS NULL OR j.error_code = $8)
+    AND ($9::smallint IS NULL OR j.letter = $9)
+    AND j.created_at >= $10 AND j.created_at < $11
+    AND j.id < $12
+ORDER BY j.id DESC LIMIT $13
+
+-- name: narrow_none
+true
+
+-- name: narrow_parent
+j.parent_id = $5
+
+-- name: narrow_workflow
+j.workflow_id = $6
+
+-- name: narrow_correlation
+j.id = ANY (ARRAY(SELECT id FROM events WHERE correlation_id = $7))
+
+-- name: narrow_error
+j.error_code = $8
+
+-- name: narrow_letter
+j.letter = $9
+
+-- name: rebuild_begin
+-- Set the triggers aside: a rebuilt row is not born and does not move.
+ALTER TABLE jobs DISABLE TRIGGER USER
+
+-- name: rebuild_forget
+-- Drop the projection of these jobs; the events are the truth.
+DELETE FROM jobs WHERE id = ANY ($1::uuid[])
+
+-- name: rebuild_end
+-- From here on the law holds again.
+ALTER TABLE jobs ENABLE TRIGGER USER
+
+-- name: sealing_on
+-- Seal every new event: see holdfast_seal in the schema.
+UPDATE meta SET value = 'on' WHERE key = 'sealing';
+ALTER TABLE events ENABLE TRIGGER events_seal;
+ALTER TABLE beats ENABLE TRIGGER beats_seal
+
+-- name: sealing_off
+-- New events are not sealed any more; sealed ones stay sealed.
+UPDATE meta SET value = 'off' WHERE key = 'sealing';
+ALTER TABLE events DISABLE TRIGGER events_seal;
+ALTER TABLE beats DISABLE TRIGGER beats_seal

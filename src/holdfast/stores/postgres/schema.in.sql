@@ -181,6 +181,47 @@ CREATE TABLE beats (
 );
 CREATE INDEX beats_at ON beats USING brin (at);
 
+-- Optional sealing: a hash chain over each job's events; off until `holdfast seal on`.
+-- The bytes are those of holdfast/lifecycle/seal.py: each column with its length, NULL as "-".
+CREATE FUNCTION holdfast_netstring(value text) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT coalesce(length(value) || ':' || value, '-') $$;
+CREATE FUNCTION holdfast_seal(previous bytea, e events) RETURNS bytea LANGUAGE sql IMMUTABLE AS
+$$ SELECT sha256(coalesce(previous, ''::bytea) || convert_to(
+    holdfast_netstring(replace(e.id::text, '-', '')) || holdfast_netstring(e.rev::text)
+    || holdfast_netstring(e.type::text) || holdfast_netstring(e.from_state::text)
+    || holdfast_netstring(e.to_state::text) || holdfast_netstring(e.at::text)
+    || holdfast_netstring(e.attempt::text) || holdfast_netstring(e.beats::text)
+    || holdfast_netstring(e.lease_expires_at::text) || holdfast_netstring(e.run_at::text)
+    || holdfast_netstring(e.deadline_at::text) || holdfast_netstring(e.version::text)
+    || holdfast_netstring(e.actor) || holdfast_netstring(e.request_id)
+    || holdfast_netstring(e.reason) || holdfast_netstring(e.correlation_id)
+    || holdfast_netstring(e.data) || holdfast_netstring(encode(e.digest, 'hex')), 'UTF8')) $$;
+CREATE FUNCTION holdfast_seal_event() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    -- Volatile, so that it sees the events that this very statement has inserted before.
+    NEW.seal := holdfast_seal(
+        (SELECT seal FROM events WHERE id = NEW.id AND rev < NEW.rev ORDER BY rev DESC LIMIT 1),
+        NEW);
+    RETURN NEW;
+END $$;
+CREATE FUNCTION holdfast_seal_beat() RETURNS trigger LANGUAGE plpgsql AS
+$$ DECLARE e events;
+BEGIN
+    e.id := NEW.id; e.rev := NEW.rev; e.type := NEW.type; e.from_state := NEW.state;
+    e.to_state := NEW.state; e.at := NEW.at; e.attempt := NEW.attempt; e.beats := 0;
+    e.lease_expires_at := NEW.lease_expires_at; e.version := 1; e.actor := NEW.actor;
+    e.request_id := NEW.request_id; e.reason := NEW.reason;
+    NEW.seal := holdfast_seal(
+        (SELECT seal FROM events WHERE id = NEW.id AND rev < NEW.rev ORDER BY rev DESC LIMIT 1), e);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER events_seal BEFORE INSERT ON events FOR EACH ROW
+    EXECUTE FUNCTION holdfast_seal_event();
+ALTER TABLE events DISABLE TRIGGER events_seal;
+CREATE TRIGGER beats_seal BEFORE INSERT ON beats FOR EACH ROW
+    EXECUTE FUNCTION holdfast_seal_beat();
+ALTER TABLE beats DISABLE TRIGGER beats_seal;
+
 -- One row per claim that took something: it finds leases that may have passed, settles a claim
 -- whose reply was lost, and tells what an owner holds, without an index that every finish changes.
 CREATE TABLE claims (
@@ -227,3 +268,17 @@ CREATE TABLE counts (
     state smallint NOT NULL,
     delta bigint NOT NULL
 );
+
+-- For people: codes as words, times as timestamps.
+CREATE VIEW jobs_readable AS
+SELECT coalesce(job_id, id::text) AS job_id, tenant, queue, task,
+    {{law.postgres.state_words}} AS state, rev, attempt, failures, owner,
+    to_timestamp(created_at / 1e6) AS created_at, to_timestamp(run_at / 1e6) AS run_at,
+    to_timestamp(started_at / 1e6) AS started_at, to_timestamp(finished_at / 1e6) AS finished_at,
+    to_timestamp(lease_expires_at / 1e6) AS lease_expires_at, held_by, wait_for, error_code
+FROM jobs;
+CREATE VIEW events_readable AS
+SELECT id, rev, to_timestamp(at / 1e6) AS at, {{law.postgres.event_words}} AS type,
+    {{law.postgres.from_words}} AS from_state, {{law.postgres.to_words}} AS to_state, attempt,
+    actor, request_id, reason, data, body
+FROM events;

@@ -1,0 +1,125 @@
+"""What every part of the PostgreSQL store stands on: connections, statements, the dictionary."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.lifecycle.job import Job, LoggedEvent, NewJob
+from holdfast.lifecycle.policy import (
+    needs_key,
+    needs_text,
+    policy_key,
+    policy_text,
+    read_policy,
+)
+from holdfast.lifecycle.states import EventType
+from holdfast.stores.columns import (
+    EVENT_COLUMNS,
+    JOB_COLUMNS,
+    Dictionary,
+    created_keys,
+    read_event,
+    read_job,
+)
+from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.text import blocks
+
+R = TypeVar("R")
+PACKAGE = "holdfast.stores.postgres"
+NEEDS_SECONDS = 1.0
+"""How long a worker may not know a set of needs that another process has just made up."""
+_POLICY, _NEEDS = JOB_COLUMNS.index("policy"), JOB_COLUMNS.index("needs")
+_TYPE, _DATA = EVENT_COLUMNS.index("type"), EVENT_COLUMNS.index("data")
+
+
+class Base:
+    """Connections, statements and the dictionary of policies and needs."""
+
+    def __init__(self, connections: Connections) -> None:
+        """Take the connections; `open` makes them."""
+        self._connections = connections
+        self._sql = blocks(PACKAGE)
+        self._seen = Dictionary()
+        self._needs_at = float("-inf")
+
+    async def _run(
+        self,
+        work: Callable[[Connection, int], Awaitable[R]],
+        *,
+        keep: tuple[type[BaseException], ...] = (),
+    ) -> R:
+        return await self._connections.run(work, keep=keep)
+
+    async def _fetch(self, name: str, *args: Any) -> list[Any]:
+        return await self._fetch_text(self._sql[name], *args)
+
+    async def _fetch_text(self, text: str, *args: Any) -> list[Any]:
+        async def work(connection: Connection, tries: int) -> list[Any]:
+            rows: list[Any] = await connection.fetch(text, *args)
+            return rows
+
+        return await self._run(work)
+
+    async def _jobs(self, rows: Sequence[Any]) -> list[Job]:
+        """Read job rows, learning first what they name."""
+        await self._learn((row[_POLICY], row[_NEEDS]) for row in rows)
+        return [read_job(row, self._seen) for row in rows]
+
+    async def _events(self, rows: Sequence[Any]) -> list[LoggedEvent]:
+        """Read event rows, learning first what they name."""
+        first = EventType.CREATED.code
+        await self._learn(created_keys(row[_DATA]) for row in rows if row[_TYPE] == first)
+        return [read_event(row, self._seen) for row in rows]
+
+    async def _learn_created(self, texts: Iterable[str]) -> None:
+        """Learn what first events name, read through their text once."""
+        await self._learn([created_keys(text) for text in texts if text not in self._seen.created])
+
+    async def _learn(self, named: Iterable[tuple[int, int]]) -> None:
+        unknown = {pair for pair in named if self._seen.missing(*pair)}
+        if not unknown:
+            return
+        await self._learn_policies({policy for policy, _ in unknown})
+        if any(needs not in self._seen.needs for _, needs in unknown):
+            await self._learn_needs()
+
+    async def _learn_policies(self, keys: set[int]) -> None:
+        missing = [key for key in keys if key not in self._seen.policies]
+        if missing:
+            for key, body in await self._fetch("policies", missing):
+                self._seen.policies[key] = read_policy(body)
+
+    async def _learn_needs(self) -> None:
+        for key, body in await self._fetch("needs"):
+            self._seen.needs[key] = frozenset(msgspec.json.decode(body))
+        self._needs_at = asyncio.get_running_loop().time()
+
+    async def _known_needs(self) -> dict[int, frozenset[str]]:
+        """The sets of needs in use, at most a second old."""
+        if asyncio.get_running_loop().time() - self._needs_at > NEEDS_SECONDS:
+            await self._learn_needs()
+        return self._seen.needs
+
+    async def _remember(self, jobs: Sequence[NewJob]) -> None:
+        """Write policies and needs down before the first job that names them."""
+        policies = {policy_key(job.record.policy): job.record.policy for job in jobs}
+        new = {key: value for key, value in policies.items() if key not in self._seen.policies}
+        if new:
+            await self._fetch(
+                "add_policies",
+                list(new),
+                [policy_text(policy).decode() for policy in new.values()],
+                [policy.lease for policy in new.values()],
+                [policy.start_timeout for policy in new.values()],
+            )
+            self._seen.policies.update(new)
+        needs = {needs_key(job.record.needs): job.record.needs for job in jobs if job.record.needs}
+        fresh = {key: value for key, value in needs.items() if key not in self._seen.needs}
+        if fresh:
+            texts = [needs_text(value).decode() for value in fresh.values()]
+            await self._fetch("add_needs", list(fresh), texts)
+            self._seen.needs.update(fresh)

@@ -1,0 +1,77 @@
+"""Migrations of the PostgreSQL store: numbered, one transaction each, one migrator at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+
+from holdfast.errors import SchemaMismatch, StoreUnavailable
+from holdfast.stores.postgres.connections import Connection, translated
+from holdfast.stores.text import migrations
+
+PACKAGE = "holdfast.stores.postgres"
+_LOCK = 7_261_038_111
+"""Of an advisory *transaction* lock, which a pooler cannot leave behind on a connection."""
+
+
+def latest() -> int:
+    """The migration this version needs."""
+    return migrations(PACKAGE)[-1][0]
+
+
+async def migrate(url: str, *, progress: Callable[[int, str], None] | None = None) -> list[int]:
+    """Bring a database up to date; returns the migrations that were applied.
+
+    Stopped in between, it goes on where it was: each migration is one transaction with its entry.
+    """
+    try:
+        connection = await asyncpg.connect(url, statement_cache_size=0, timeout=10)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise StoreUnavailable(f"PostgreSQL could not be reached: {error}") from error
+    try:
+        return await _apply_all(connection, progress)
+    except asyncpg.PostgresError as error:
+        raise translated(error) from error
+    finally:
+        await connection.close()
+
+
+async def _apply_all(
+    connection: Connection, progress: Callable[[int, str], None] | None
+) -> list[int]:
+    applied = []
+    for number, name, text in migrations(PACKAGE):
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            if number in await _numbers(connection):
+                continue
+            if progress is not None:
+                progress(number, name)
+            await connection.execute(text)
+            await connection.execute(
+                "INSERT INTO migrations (number, name) VALUES ($1, $2)", number, name
+            )
+            applied.append(number)
+    return applied
+
+
+async def _numbers(connection: Connection) -> set[int]:
+    if not await connection.fetchval("SELECT to_regclass('migrations') IS NOT NULL"):
+        await connection.execute(
+            "CREATE TABLE migrations (number integer PRIMARY KEY, name text NOT NULL, "
+            "at timestamptz NOT NULL DEFAULT clock_timestamp())"
+        )
+    return {row[0] for row in await connection.fetch("SELECT number FROM migrations")}
+
+
+async def check_schema(connection: Connection, tries: int) -> None:
+    """Refuse a database whose schema is not the one this version needs."""
+    del tries
+    if not await connection.fetchval("SELECT to_regclass('migrations') IS NOT NULL"):
+        raise SchemaMismatch("the database has no Holdfast schema yet; run `holdfast migrate`")
+    found: Any = await connection.fetchval("SELECT max(number) FROM migrations")
+    if found != latest():
+        hint = "run `holdfast migrate`" if (found or 0) < latest() else "upgrade Holdfast"
+        raise SchemaMismatch(f"the schema is at migration {found}, not {latest()}; {hint}")

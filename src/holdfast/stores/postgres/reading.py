@@ -1,0 +1,230 @@
+"""The reading half of the PostgreSQL store: jobs, lists, events, the tail, the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+from uuid import UUID
+
+from holdfast.lifecycle.job import Job, JobId, LoggedEvent
+from holdfast.lifecycle.states import KeyKind, State
+from holdfast.ports import (
+    Clock,
+    Count,
+    EventQuery,
+    LedgerEntry,
+    Page,
+    Query,
+    QueueEvent,
+    QueueStatus,
+    Tail,
+)
+from holdfast.stores.columns import JOB_COLUMNS
+from holdfast.stores.entries import entries
+from holdfast.stores.postgres.base import Base
+from holdfast.stores.postgres.connections import Connection
+
+EVER = 2**62
+LOWEST = UUID(int=0)
+_POLICY, _NEEDS = JOB_COLUMNS.index("policy"), JOB_COLUMNS.index("needs")
+TAIL_WINDOW = 1000
+"""Transactions that one read of the tail spans at first; doubled while they are empty."""
+
+
+class Reading(Base):
+    """What reads and changes nothing."""
+
+    async def clock(self) -> Clock:
+        """Read the store's clock and epoch."""
+        now, epoch = (await self._fetch("clock"))[0]
+        return Clock(now, epoch)
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        """Read jobs by internal id."""
+        jobs = {job.id: job for job in await self._jobs(await self._fetch("get", list(ids)))}
+        return [jobs.get(id_) for id_ in ids]
+
+    async def look_up(self, tenant: str, kind: KeyKind, key: str) -> JobId | None:
+        """Find who holds a key."""
+        rows = await self._fetch("look_up", tenant, _stored_kind(kind), key)
+        if not rows and kind is KeyKind.JOB_ID and (id_ := _as_id(key)) is not None:
+            rows = await self._fetch("look_up_id", id_, tenant)
+        return JobId(rows[0][0]) if rows else None
+
+    async def find(self, query: Query) -> Page:
+        """List jobs, newest first."""
+        # One more than asked for tells whether there is a next page.
+        rows = await self._fetch_text(_find_sql(self._sql, query), *_find_arguments(query))
+        jobs = await self._jobs(rows[: query.limit])
+        return Page(jobs, jobs[-1].id if len(rows) > query.limit else None)
+
+    async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
+        """Read one job's events, heartbeats included."""
+        return await self._events(await self._fetch("events", id, after, limit))
+
+    async def find_events(self, query: EventQuery) -> list[LoggedEvent]:
+        """Look events up across jobs."""
+        since, until = query.since or 0, EVER if query.until is None else query.until
+        what: Any
+        if query.correlation_id is not None:
+            by, what = "events_by_correlation", query.correlation_id
+        else:
+            by, what = "events_by_type", query.type
+        events = await self._events(await self._fetch(by, what, since, until, query.limit))
+        return [event for event in events if query.type in (None, event.type.code)]
+
+    async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
+        """Read all events after a cursor, up to the oldest transaction still under way."""
+        xid, id_, rev = _read_cursor(cursor)
+
+        async def work(connection: Connection, tries: int) -> tuple[list[Any], int, int | None]:
+            return await self._tail_rows(connection, xid, id_, rev, limit)
+
+        rows, reached, blocker = await self._run(work)
+        events = await self._events([row[1:] for row in rows])
+        if len(rows) == limit:
+            last = rows[-1]
+            return Tail(events=events, cursor=_write_cursor(last[0], last[1], last[2]))
+        return Tail(events=events, cursor=_write_cursor(reached, LOWEST, 0), held_back_by=blocker)
+
+    async def _tail_rows(
+        self, connection: Connection, xid: int, id_: UUID, rev: int, limit: int
+    ) -> tuple[list[Any], int, int | None]:
+        end, newest, blocker = await connection.fetchrow(self._sql["tail_bounds"])
+        rows: list[Any] = []
+        span = TAIL_WINDOW
+        while xid < end and len(rows) < limit:
+            until = min(xid + span, end)
+            args = (xid, until, id_, rev, limit - len(rows))
+            rows += await connection.fetch(self._sql["tail"], *args)
+            if len(rows) < limit:
+                xid, id_, rev, span = until, LOWEST, 0, span * 2
+        return rows, max(xid, end), blocker if end < newest - 1 else None
+
+    async def owned(self, owner: str) -> list[Job]:
+        """List what an owner holds."""
+        jobs = await self._jobs(await self._fetch("owned", owner))
+        return list({job.id: job for job in jobs}.values())
+
+    async def counts(self, tenant: str | None = None) -> list[Count]:
+        """Tell how many jobs are in which state."""
+        rows = await self._fetch("counts", tenant)
+        return [Count(row[0], row[1], State.of(row[2]), int(row[3])) for row in rows]
+
+    async def queues(self) -> list[QueueStatus]:
+        """List queues that are, or were, paused."""
+        return [_queue(row) for row in await self._fetch("queues")]
+
+    async def queue_events(self, queue: str | None = None) -> list[QueueEvent]:
+        """Read the queues' ledger."""
+        return [
+            QueueEvent(
+                queue=row[0], type=row[1], at=row[2], actor=row[3], reason=row[4], request_id=row[5]
+            )
+            for row in await self._fetch("queue_events", queue)
+        ]
+
+    async def size(self) -> int:
+        """Estimate how many jobs there are."""
+        rows = await self._fetch("size")
+        # The planner's figure is -1 or 0 until the first ANALYZE; then counting is cheap enough.
+        return int(rows[0][0]) or int((await self._fetch("size_exactly"))[0][0])
+
+    async def ledger(
+        self, *, after: JobId | None = None, batch: int = 500
+    ) -> AsyncIterator[list[LedgerEntry]]:
+        """Read every job and all its events by id, in short snapshots."""
+        low: UUID = after or LOWEST
+        while True:
+            bound, rows = await self._run(self._ledger_reader(low, batch))
+            if bound is None:
+                return
+            yield await self._entries(rows)
+            low = bound
+
+    def _ledger_reader(self, low: UUID, batch: int) -> Any:
+        async def work(connection: Connection, tries: int) -> tuple[UUID | None, Any]:
+            # One snapshot for rows and events: a job that moves meanwhile raises no false alarm.
+            if connection.is_in_transaction():
+                return await self._ledger_batch(connection, low, batch)
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                return await self._ledger_batch(connection, low, batch)
+
+        return work
+
+    async def _ledger_batch(
+        self, connection: Connection, low: UUID, batch: int
+    ) -> tuple[UUID | None, Any]:
+        sql = self._sql
+        ids = await connection.fetch(sql["ledger_ids"], low, batch)
+        if len(ids) < batch:
+            # Past the last job row there may still be events without one.
+            ids += await connection.fetch(sql["ledger_event_ids"], low, batch * 8)
+        if not ids:
+            return None, None
+        high = max((row[0] for row in ids), key=lambda id_: id_.bytes)
+        jobs = await connection.fetch(sql["ledger_jobs"], low, high)
+        events = await connection.fetch(sql["ledger_events"], low, high)
+        keys = await connection.fetch(sql["ledger_keys"], low, high)
+        return high, (jobs, events, keys)
+
+    async def _entries(self, rows: tuple[Any, Any, Any]) -> list[LedgerEntry]:
+        jobs, events, keys = rows
+        await self._learn((row[_POLICY], row[_NEEDS]) for row in jobs)
+        return entries(jobs, events, keys, self._seen)
+
+
+def _stored_kind(kind: KeyKind) -> int:
+    return KeyKind.DEDUPE.code if kind is KeyKind.DEDUPE_LIVE else kind.code
+
+
+def _as_id(key: str) -> UUID | None:
+    try:
+        return UUID(key)
+    except ValueError:
+        return None
+
+
+def _find_sql(sql: dict[str, str], query: Query) -> str:
+    given = (
+        ("narrow_parent", query.parent_id),
+        ("narrow_workflow", query.workflow_id),
+        ("narrow_correlation", query.correlation_id),
+        ("narrow_error", query.error_code),
+        ("narrow_letter", query.letter),
+    )
+    narrow = next((name for name, value in given if value is not None), "narrow_none")
+    return sql["find"].replace(":narrow", sql[narrow])
+
+
+def _find_arguments(query: Query) -> list[Any]:
+    return [
+        query.tenant,
+        [state.code for state in query.states] or None,
+        query.queue,
+        query.task,
+        query.parent_id,
+        query.workflow_id,
+        query.correlation_id,
+        query.error_code,
+        query.letter and query.letter.code,
+        query.created_from or 0,
+        EVER if query.created_until is None else query.created_until,
+        query.before or UUID(int=2**128 - 1),
+        query.limit + 1,
+    ]
+
+
+def _read_cursor(cursor: str | None) -> tuple[int, UUID, int]:
+    if cursor is None:
+        return 0, LOWEST, 0
+    xid, id_, rev = cursor.split("/")
+    return int(xid), UUID(id_), int(rev)
+
+
+def _write_cursor(xid: int, id_: UUID, rev: int) -> str:
+    return f"{xid}/{id_}/{rev}"
+
+
+def _queue(row: Sequence[Any]) -> QueueStatus:
+    return QueueStatus(name=row[0], paused_at=row[1], paused_by=row[2], reason=row[3])

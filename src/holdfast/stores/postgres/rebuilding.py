@@ -1,0 +1,38 @@
+"""Rebuild on PostgreSQL: the projection written anew, with the triggers set aside meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.lifecycle.job import Job, JobId
+from holdfast.ports import KeyRow
+from holdfast.stores.columns import JOB_COLUMNS, write_job
+from holdfast.stores.postgres.connections import Connection
+
+
+async def rebuild_rows(
+    connection: Connection,
+    sql: dict[str, str],
+    jobs: Sequence[Job],
+    keys: Sequence[tuple[JobId, KeyRow]],
+) -> None:
+    """Replace the rows and keys of these jobs, in one transaction that locks everyone out."""
+    ids = [job.id for job in jobs]
+    async with connection.transaction():
+        await connection.execute(sql["rebuild_begin"])
+        await connection.execute(sql["rebuild_forget"], ids)
+        await connection.execute(sql["drop_keys"], ids)
+        await connection.copy_records_to_table(
+            "jobs", records=[write_job(job) for job in jobs], columns=list(JOB_COLUMNS)
+        )
+        await connection.copy_records_to_table(
+            "keys",
+            records=[_key_row(id_, key) for id_, key in keys],
+            columns=["tenant", "kind", "key", "id", "digest"],
+        )
+        await connection.execute(sql["rebuild_end"])
+
+
+def _key_row(id_: JobId, key: KeyRow) -> tuple[Any, ...]:
+    return key.tenant, key.kind.code, key.key, id_, key.digest

@@ -1,0 +1,208 @@
+-- Holdfast on SQLite: a ledger of events, and one narrow row per job that is their projection.
+-- The tables of ../postgres/schema.in.sql, with the differences said where they are. Times are
+-- microseconds since 1970 UTC. Codes are listed in docs/lifecycle.md. STRICT: a wrong type is
+-- refused, not kept.
+
+CREATE TABLE meta (
+    key TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+INSERT INTO meta VALUES ('epoch', '1'), ('sealing', 'off');
+
+-- Content-addressed and append-only: a job row names its policy and needs by one number.
+CREATE TABLE policies (
+    id INTEGER PRIMARY KEY,
+    body TEXT NOT NULL,
+    lease INTEGER NOT NULL,
+    start_timeout INTEGER
+) STRICT;
+-- differs from postgres: `position` tells a claim in one short look whether there are new ones.
+CREATE TABLE needs (
+    position INTEGER PRIMARY KEY,
+    id INTEGER NOT NULL UNIQUE,
+    body TEXT NOT NULL
+) STRICT;
+INSERT INTO needs (id, body) VALUES (0, '[]');
+
+CREATE TABLE jobs (
+    id BLOB PRIMARY KEY,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    run_at INTEGER,
+    lease_expires_at INTEGER,
+    started_at INTEGER,
+    finished_at INTEGER,
+    timeout_at INTEGER,
+    deadline_at INTEGER,
+    needs INTEGER NOT NULL,
+    policy INTEGER NOT NULL,
+    rev INTEGER NOT NULL,
+    beats INTEGER NOT NULL DEFAULT 0,
+    attempt INTEGER NOT NULL DEFAULT 0,
+    failures INTEGER NOT NULL DEFAULT 0,
+    releases INTEGER NOT NULL DEFAULT 0,
+    epoch INTEGER,
+    cpus INTEGER,
+    memory_mb INTEGER,
+    step_index INTEGER,
+    exit_code INTEGER,
+    state INTEGER NOT NULL,
+    kind INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    key_kinds INTEGER NOT NULL DEFAULT 0,
+    link_kind INTEGER,
+    cancel_requested INTEGER,
+    letter INTEGER,
+    retention INTEGER NOT NULL DEFAULT 1,
+    version INTEGER NOT NULL DEFAULT 1,
+    parent_id BLOB,
+    tenant TEXT NOT NULL,
+    task TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    job_id TEXT,
+    workflow_id TEXT,
+    owner TEXT,
+    held_by TEXT,
+    wait_for TEXT,
+    signals TEXT,
+    late_results TEXT,
+    result_digest BLOB,
+    error_code TEXT,
+    result_ptr TEXT,
+    claim_order INTEGER AS ({{law.sqlite.claim_order}}) VIRTUAL,
+    -- min() of a NULL is NULL here, so what is not there counts as the end of time.
+    wake_at INTEGER AS (
+        CASE WHEN finished_at IS NULL THEN nullif(min(
+            coalesce(deadline_at, 9223372036854775807), coalesce(timeout_at, 9223372036854775807),
+            coalesce(CASE state WHEN {{state.waiting}} THEN run_at END, 9223372036854775807)
+        ), 9223372036854775807) END) VIRTUAL,
+    CONSTRAINT id_is_uuid CHECK (length(id) = 16),
+{{law.sqlite.job_checks}}
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX jobs_claim ON jobs (queue, needs, priority, claim_order, id)
+    WHERE claim_order IS NOT NULL;
+CREATE INDEX jobs_wake ON jobs (wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX jobs_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL;
+CREATE INDEX jobs_workflow ON jobs (workflow_id, step_index, id) WHERE workflow_id IS NOT NULL;
+CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
+CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
+
+CREATE TRIGGER jobs_birth AFTER INSERT ON jobs WHEN {{law.illegal_birth}}
+BEGIN SELECT RAISE(ABORT, 'holdfast: a job that was not submitted refused on jobs'); END;
+CREATE TRIGGER jobs_move AFTER UPDATE ON jobs WHEN {{law.sqlite.illegal_move}}
+BEGIN SELECT RAISE(ABORT, 'holdfast: an illegal move refused on jobs'); END;
+CREATE TRIGGER jobs_fixed AFTER UPDATE OF {{law.fixed}} ON jobs
+BEGIN SELECT RAISE(ABORT, 'holdfast: a change of what a submit fixes refused on jobs'); END;
+CREATE TRIGGER jobs_kept AFTER DELETE ON jobs WHEN OLD.retention <> {{retention.cleaned}}
+BEGIN SELECT RAISE(ABORT, 'holdfast: the removal of a job that is not cleaned refused on jobs'); END;
+
+-- differs from postgres: one writer at a time, so `position` alone is the order of the tail.
+CREATE TABLE events (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    id BLOB NOT NULL,
+    rev INTEGER NOT NULL,
+    type INTEGER NOT NULL,
+    from_state INTEGER,
+    to_state INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    beats INTEGER NOT NULL DEFAULT 0,
+    lease_expires_at INTEGER,
+    run_at INTEGER,
+    deadline_at INTEGER,
+    version INTEGER NOT NULL DEFAULT 1,
+    actor TEXT NOT NULL,
+    request_id TEXT,
+    reason TEXT,
+    correlation_id TEXT,
+    data TEXT,
+    body TEXT,
+    digest BLOB,
+    seal BLOB,
+    UNIQUE (id, rev),
+    CONSTRAINT legal_event CHECK ({{law.sqlite.event_check}}),
+    CONSTRAINT first_event CHECK ((rev = 1) = (from_state IS NULL)),
+    CONSTRAINT body_has_digest CHECK (body IS NULL OR digest IS NOT NULL)
+) STRICT;
+CREATE INDEX events_type ON events (type, at) WHERE type > {{event.job_succeeded}};
+CREATE INDEX events_correlation ON events (correlation_id, id) WHERE correlation_id IS NOT NULL;
+
+CREATE TRIGGER events_fixed AFTER UPDATE OF position, {{law.event_fixed}} ON events
+BEGIN SELECT RAISE(ABORT, 'holdfast: a change of an event refused on events'); END;
+CREATE TRIGGER events_erase AFTER UPDATE OF body ON events WHEN NEW.body IS NOT NULL
+BEGIN SELECT RAISE(ABORT, 'holdfast: a change of a body other than its erasure refused on events'); END;
+CREATE TRIGGER events_sealed AFTER UPDATE OF seal ON events
+BEGIN SELECT RAISE(ABORT, 'holdfast: a change of a seal refused on events'); END;
+-- A whole old job may be purged, its row first; an event alone may not.
+CREATE TRIGGER events_kept AFTER DELETE ON events
+WHEN EXISTS (SELECT 1 FROM jobs WHERE id = OLD.id)
+BEGIN SELECT RAISE(ABORT, 'holdfast: the removal of an event of a job refused on events'); END;
+
+-- Heartbeats, kept apart so that they can be dropped by age.
+CREATE TABLE beats (
+    id BLOB NOT NULL,
+    rev INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    lease_expires_at INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    type INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    request_id TEXT,
+    reason TEXT,
+    seal BLOB,
+    PRIMARY KEY (id, rev),
+    CONSTRAINT legal_beat CHECK ({{law.beat_check}})
+) STRICT, WITHOUT ROWID;
+CREATE INDEX beats_at ON beats (at);
+
+-- One row per claim that took something: it finds leases that may have passed, settles a claim
+-- whose reply was lost, and tells what an owner holds, without an index that every finish changes.
+-- differs from postgres: `ids` are the 16 bytes of each id, one after the other.
+CREATE TABLE claims (
+    request_id TEXT PRIMARY KEY,
+    at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    owner TEXT NOT NULL,
+    ids BLOB NOT NULL
+) STRICT;
+CREATE INDEX claims_expires ON claims (expires_at);
+CREATE INDEX claims_owner ON claims (owner);
+
+CREATE TABLE keys (
+    tenant TEXT NOT NULL,
+    kind INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    id BLOB NOT NULL,
+    digest BLOB NOT NULL,
+    PRIMARY KEY (tenant, kind, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX keys_id ON keys (id);
+
+CREATE TABLE queues (
+    name TEXT PRIMARY KEY,
+    paused_at INTEGER,
+    paused_by TEXT,
+    reason TEXT
+) STRICT, WITHOUT ROWID;
+CREATE TABLE queue_events (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue TEXT NOT NULL,
+    type TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    reason TEXT,
+    request_id TEXT UNIQUE
+) STRICT;
+
+-- Summaries. differs from postgres: nobody else can be writing, so a row per state is kept as it
+-- stands, and there are no deltas to fold.
+CREATE TABLE counts (
+    tenant TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    state INTEGER NOT NULL,
+    jobs INTEGER NOT NULL,
+    PRIMARY KEY (tenant, queue, state)
+) STRICT, WITHOUT ROWID;

@@ -38,7 +38,7 @@ def _revision_problems(
 
     `anchor` is the revision of the last event that was no heartbeat, `beats` what is kept since.
     """
-    problems = []
+    problems: list[str] = []
     if before is None:
         return problems if event.rev == 1 else [f"rev {event.rev}: is the first event"]
     if event.type in BEATS:

@@ -313,4 +313,10 @@ class Store(Protocol):
         """Estimate how many jobs there are, for a progress bar."""
 
     async def rebuild(self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]) -> None:
-        """Replace the projection of these jobs. Offline maintenance: nobody else may write."""
+        """Replace the projection of these jobs: rows, keys, what sweeps find leases by.
+
+        Offline maintenance: nobody else may write meanwhile.
+        """
+
+    async def recount(self) -> None:
+        """Count the summaries anew. Offline maintenance, like `rebuild`."""

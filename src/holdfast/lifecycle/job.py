@@ -125,6 +125,10 @@ class Created(Struct, frozen=True, kw_only=True, omit_defaults=True):
     workflow_id: str | None = None
     step_index: int | None = None
     key_kinds: int = 0
+    client_job_id: str | None = None
+    dedupe_key: str | None = None
+    content: bytes | None = None
+    """Digest of what was asked for, by which a repeated key is judged; only with keys."""
     labels: dict[str, str] = {}
     env: dict[str, str] = {}
     context_ptr: str | None = None

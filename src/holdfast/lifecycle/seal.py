@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from uuid import UUID
 
-SEALED_COLUMNS = (
+SEALED = (
     "id",
     "rev",
     "type",

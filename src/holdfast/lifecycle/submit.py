@@ -20,6 +20,7 @@ from holdfast.lifecycle.job import (
     Job,
     JobId,
     Key,
+    LoggedEvent,
     NewJob,
 )
 from holdfast.lifecycle.payload import (
@@ -89,6 +90,9 @@ def submit(submission: Submission, actor: Actor) -> NewJob:
         workflow_id=submission.workflow_id,
         step_index=submission.step_index,
         key_kinds=_kinds(submission),
+        client_job_id=submission.client_job_id and submission.client_job_id.lower(),
+        dedupe_key=submission.dedupe_key,
+        content=keys[0].digest if keys else None,
         labels=submission.labels,
         env=submission.env,
         context_ptr=submission.context_ptr,
@@ -186,14 +190,32 @@ def freed_keys(before: Draft, after: Draft) -> int:
     return freed
 
 
-def held_keys(record: Job) -> int:
-    """Tell which kinds of keys a job holds by its record: what verify compares the rows with."""
-    kinds = record.key_kinds & ~KeyKind.DEDUPE_LIVE.code
+def derived_keys(record: Job, first: LoggedEvent) -> tuple[Key, ...]:
+    """Tell which keys a job holds now, from its first event and its record."""
+    made = first.created
+    if made is None or made.content is None:
+        return ()
+    held = record.key_kinds & ~_ended_kinds(record)
+    given = (
+        (KeyKind.JOB_ID, made.job_id),
+        (KeyKind.REQUEST_ID, first.request_id),
+        (KeyKind.CLIENT_JOB_ID, made.client_job_id),
+        (KeyKind.DEDUPE, made.dedupe_key),
+    )
+    return tuple(
+        Key(kind.code, key, made.content)
+        for kind, key in given
+        if key is not None and held & kind.code
+    )
+
+
+def _ended_kinds(record: Job) -> int:
+    ended = 0
     if record.retention is Retention.CLEANED:
-        kinds &= ~(KeyKind.CLIENT_JOB_ID.code | KeyKind.DEDUPE.code)
+        ended = KeyKind.CLIENT_JOB_ID.code | KeyKind.DEDUPE.code
     if record.key_kinds & KeyKind.DEDUPE_LIVE.code and record.terminal:
-        kinds &= ~KeyKind.DEDUPE.code
-    return kinds
+        ended |= KeyKind.DEDUPE.code
+    return ended
 
 
 def content_digest(submission: Submission) -> bytes:

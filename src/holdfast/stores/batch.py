@@ -53,6 +53,11 @@ class Fold(Struct, frozen=True):
         return fenced | (BEAT if last in BEATS else STARTING if last is EventType.STARTED else 0)
 
     @property
+    def adopts(self) -> bool:
+        """Whether the job has another owner afterwards."""
+        return any(change.event.type is EventType.ADOPTED for change in self.changes)
+
+    @property
     def submits(self) -> list[NewJob]:
         """Jobs to be inserted if this is accepted."""
         return [job for change in self.changes for job in change.submits]

@@ -123,6 +123,9 @@ class StoredCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     workflow_id: str | None = None
     step_index: int | None = None
     key_kinds: int = 0
+    client_job_id: str | None = None
+    dedupe_key: str | None = None
+    content: bytes | None = None
     labels: dict[str, str] = {}
     env: dict[str, str] = {}
     context_ptr: str | None = None
@@ -169,6 +172,9 @@ def created_text(event: Event[Any]) -> str:
         workflow_id=made.workflow_id,
         step_index=made.step_index,
         key_kinds=made.key_kinds,
+        client_job_id=made.client_job_id,
+        dedupe_key=made.dedupe_key,
+        content=made.content,
         labels=made.labels,
         env=made.env,
         context_ptr=made.context_ptr,

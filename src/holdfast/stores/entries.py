@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
-from holdfast.lifecycle.seal import SEALED_COLUMNS, seal
+from holdfast.lifecycle.seal import SEALED, seal
 from holdfast.lifecycle.states import BEATS, KeyKind
 from holdfast.ports import KeyRow, LedgerEntry
 from holdfast.stores.columns import EVENT_COLUMNS, Dictionary, read_event, read_job
@@ -61,7 +61,7 @@ def _read(rows: Sequence[Any], read: Callable[[Any], R], what: str, problems: li
 _SEAL = EVENT_COLUMNS.index("seal")
 _TYPE = EVENT_COLUMNS.index("type")
 _REV = EVENT_COLUMNS.index("rev")
-_SEALED = [EVENT_COLUMNS.index(name) for name in SEALED_COLUMNS]
+_SEALED = [EVENT_COLUMNS.index(name) for name in SEALED]
 _BEAT_CODES = {kind.code for kind in BEATS}
 
 

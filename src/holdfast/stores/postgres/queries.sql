@@ -394,11 +394,18 @@ WHERE c.request_id = d.request_id
 DELETE FROM claims WHERE request_id = ANY ($1::text[])
 
 -- name: owned
--- What an owner holds: through its own claims, and through those it adopted from.
+-- What an owner holds.
 SELECT {{columns.jobs.j}} FROM claims AS c
 CROSS JOIN LATERAL unnest(c.ids) AS k(id)
 JOIN jobs AS j ON j.id = k.id AND j.owner = $1
-ORDER BY j.id
+WHERE c.owner = $1 ORDER BY j.id
+
+-- name: add_claims
+-- An adopted or rebuilt job gets a claim of its own, for those who look for what is held.
+INSERT INTO claims (request_id, at, expires_at, epoch, owner, ids)
+SELECT 'job:' || j.id || ':' || j.rev, j.updated_at, j.lease_expires_at, j.epoch, j.owner,
+    ARRAY[j.id]
+FROM jobs AS j WHERE j.id = ANY ($1::uuid[]) ON CONFLICT DO NOTHING
 
 -- name: counts
 -- Summaries.
@@ -545,6 +552,11 @@ DELETE FROM jobs WHERE id = ANY ($1::uuid[])
 -- name: rebuild_end
 -- From here on the law holds again.
 ALTER TABLE jobs ENABLE TRIGGER USER
+
+-- name: recount
+-- Count the summaries anew, while nobody writes.
+WITH gone AS (DELETE FROM counts)
+INSERT INTO counts SELECT tenant, queue, state, count(*) FROM jobs GROUP BY 1, 2, 3
 
 -- name: sealing_on
 -- Seal every new event: see holdfast_seal in the schema.

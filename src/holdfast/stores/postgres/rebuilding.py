@@ -31,6 +31,7 @@ async def rebuild_rows(
             records=[_key_row(id_, key) for id_, key in keys],
             columns=["tenant", "kind", "key", "id", "digest"],
         )
+        await connection.execute(sql["add_claims"], [job.id for job in jobs if job.owner])
         await connection.execute(sql["rebuild_end"])
 
 

@@ -232,7 +232,7 @@ class PostgresStore(Reading):
 
     def _committer(self, folds: Sequence[Fold], request_id: str) -> Any:
         frees = {one.id: kinds for one in folds if (kinds := _freed(one))}
-        alone = not frees and not any(one.submits for one in folds)
+        alone = not frees and not any(one.submits or one.adopts for one in folds)
 
         async def work(connection: Connection, tries: int) -> list[Outcome]:
             if alone:
@@ -293,6 +293,9 @@ class PostgresStore(Reading):
         if freed:
             masks = [frees[id_] for id_ in freed]
             await connection.execute(self._sql["free_keys"], freed, masks)
+        adopted = [one.id for one in accepted if one.adopts]
+        if adopted:
+            await connection.execute(self._sql["add_claims"], adopted)
         children = [job for one in accepted for job in one.submits]
         if children:
             await self._submit_with_keys(connection, children)
@@ -317,9 +320,7 @@ class PostgresStore(Reading):
         passed.sort(key=lambda job: job.lease_expires_at or 0)
         return Due(now=clock.now, epoch=clock.epoch, jobs=(jobs + passed)[:limit])
 
-    async def _tidy_claims(
-        self, claims: Sequence[Any], owned: dict[JobId, Job], now: int
-    ) -> None:
+    async def _tidy_claims(self, claims: Sequence[Any], owned: dict[JobId, Job], now: int) -> None:
         """Look at each claim again when a lease may pass; forget it when nothing is held."""
         pushed: dict[str, int] = {}
         gone = []
@@ -418,6 +419,10 @@ class PostgresStore(Reading):
     async def rebuild(self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]) -> None:
         """Replace the projection of these jobs. Nobody else may write meanwhile."""
         await self._run(lambda connection, tries: rebuild_rows(connection, self._sql, jobs, keys))
+
+    async def recount(self) -> None:
+        """Count the summaries anew."""
+        await self._fetch("recount")
 
 
 def _refused(error: BaseException) -> SubmitRefused:

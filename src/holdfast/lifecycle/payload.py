@@ -5,6 +5,7 @@ Everything is checked before anything is written, so that one bad value never fa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from hashlib import blake2b
 from math import isfinite
@@ -40,9 +41,22 @@ def check_body(text: bytes, what: str = "payload", *, limit: int = BODY_LIMIT) -
         raise BadData(f"{what} is {len(text):,} bytes of JSON; the limit is {limit:,}")
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError as error:
+        raise BadData(f"{what} is nested deeper than {DEPTH_LIMIT} levels") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadData(f"{what} is not JSON: {error}") from error
-    return encode_body(value, what, limit=limit)
+    kept = encode_body(value, what, limit=limit)
+    # The decoder keeps the last of two equal keys, and readers disagree about which one counts.
+    if kept != text and _pairs(kept) != _pairs(text):
+        raise BadData(f"{what} has the same key twice in one object")
+    return kept
+
+
+def _pairs(text: bytes) -> int:
+    return _STRING.sub(b"", text).count(b":")
+
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
 def decode_body(text: bytes | str | None) -> Any:
@@ -62,8 +76,10 @@ def check_text(value: Any, what: str, *, limit: int = TEXT_LIMIT, empty: bool = 
     return value
 
 
-def check_labels(labels: Mapping[Any, Any], what: str = "labels") -> dict[str, str]:
+def check_labels(labels: Any, what: str = "labels") -> dict[str, str]:
     """Check a small mapping of text to text."""
+    if not isinstance(labels, Mapping):
+        raise BadData(f"{what} must be a mapping, not {type(labels).__name__}")
     checked = {
         check_text(key, f"a key of {what}", limit=200): check_text(
             value, f"{what}[{key!r}]", empty=True

@@ -7,6 +7,7 @@ and two processes never have to agree on it.
 from __future__ import annotations
 
 from hashlib import blake2b
+from math import inf
 
 import msgspec
 from msgspec import Struct
@@ -87,8 +88,12 @@ def policy_problems(policy: Policy, *, bounded: bool = True) -> list[str]:
     problems = []
     if policy.max_attempts < 1:
         problems.append("max_attempts must be at least 1")
-    if policy.backoff_first < 0 or policy.backoff_factor < 1 or policy.backoff_max < 0:
+    # Not `factor < 1`: that is false of NaN, which JSON could not even keep.
+    sound = policy.backoff_first >= 0 and 1 <= policy.backoff_factor < inf
+    if not sound or policy.backoff_max < 0:
         problems.append("backoff needs a first delay >= 0, a factor >= 1 and a maximum >= 0")
+    if policy.host_recovery < 0:
+        problems.append("host_recovery must not be negative")
     if policy.on_exhausted not in ("dead_letter", "fail"):
         problems.append("on_exhausted must be dead_letter or fail")
     if policy.on_silence not in ("stall", "time_out", "lose"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sys import float_info
+
 from holdfast.lifecycle.job import Draft, Record
 from holdfast.lifecycle.policy import RELEASES_FREE, Policy
 from holdfast.lifecycle.states import State
@@ -27,10 +29,16 @@ def backoff(policy: Policy, failures: int, jitter: float) -> int:
 
     Half is kept fixed so that a burst of failures never comes back at once.
     """
-    # A large exponent overflows a float long before it matters: the maximum is reached first.
-    exponent = min(failures - 1, 64)
-    full = min(policy.backoff_first * policy.backoff_factor**exponent, policy.backoff_max)
+    full = min(policy.backoff_first * _growth(policy, failures - 1), policy.backoff_max)
     return int(full / 2 + full / 2 * jitter)
+
+
+def _growth(policy: Policy, exponent: int) -> float:
+    try:
+        return policy.backoff_factor**exponent
+    except OverflowError:
+        # Beyond any maximum, and still a number: zero times infinity would be none.
+        return float_info.max
 
 
 def exhausted(record: Record[T]) -> bool:

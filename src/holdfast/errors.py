@@ -111,3 +111,9 @@ class SchemaMismatch(StoreError):
     """The database's schema is not the one this version needs. Run `holdfast migrate`."""
 
     code = "schema_mismatch"
+
+
+class BadAddress(HoldfastError):
+    """An address that names no store."""
+
+    code = "bad_address"

@@ -7,9 +7,10 @@ import typer
 from rich.console import Console
 
 from holdfast import __version__
+from holdfast.cli import ledger
 
 # A command module offers `register(app)`, which adds what it has; nothing joins in another way.
-REGISTRATIONS: tuple[Callable[[typer.Typer], None], ...] = ()
+REGISTRATIONS: tuple[Callable[[typer.Typer], None], ...] = (ledger.register,)
 
 app = typer.Typer(
     name="holdfast",

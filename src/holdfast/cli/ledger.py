@@ -1,0 +1,172 @@
+"""Commands on the ledger itself: migrate, verify, rebuild, epoch, seal."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast import wiring
+from holdfast.cli.running import (
+    DEFAULT_URL,
+    FOUND_PROBLEMS,
+    AsJson,
+    Url,
+    address_of,
+    counting,
+    err,
+    out,
+    print_json,
+    run,
+    with_store,
+)
+from holdfast.flow.rebuild import Rebuilt
+from holdfast.flow.rebuild import rebuild as rebuild_store
+from holdfast.flow.verify import Problem, Report
+from holdfast.flow.verify import verify as verify_store
+from holdfast.ports import Store
+
+epoch_app = typer.Typer(help="The epoch that claims are made under.", no_args_is_help=True)
+seal_app = typer.Typer(help="The hash chain over events.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(migrate)
+    app.command()(verify)
+    app.command()(rebuild)
+    app.add_typer(epoch_app, name="epoch")
+    app.add_typer(seal_app, name="seal")
+
+
+def migrate(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Bring the store's schema up to date. Safe to repeat, and to stop in between."""
+    address = address_of(url)
+
+    def say(number: int, name: str) -> None:
+        if not as_json:
+            out.print(f"applying {number:04} {name}", markup=False)
+
+    applied = run(wiring.migrate(address, progress=say))
+    if as_json:
+        print_json({"applied": applied})
+    else:
+        out.print(f"applied {len(applied)}" if applied else "up to date")
+
+
+def verify(
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Derive every job from its events again and compare: rows, keys, revisions, edges, seals.
+
+    Runs beside live work. Exits with 1 if anything is wrong, and names the job.
+    """
+    problems: list[Problem] = []
+
+    def note(problem: Problem) -> None:
+        if as_json:
+            problems.append(problem)
+        else:
+            err.print(f"job {problem.id}: {problem.text}", markup=False, soft_wrap=True)
+
+    async def work(store: Store) -> Report:
+        with counting("verifying", await store.size(), quiet=quiet or as_json) as progress:
+            return await verify_store(store, on_problem=note, progress=progress)
+
+    report = run(with_store(url, work))
+    if as_json:
+        print_json(
+            {
+                "jobs": report.jobs,
+                "events": report.events,
+                "erased": report.erased,
+                "problems": [{"job": str(one.id), "problem": one.text} for one in problems],
+            }
+        )
+    else:
+        _say_verified(report)
+    if report.problems:
+        raise typer.Exit(FOUND_PROBLEMS)
+
+
+def _say_verified(report: Report) -> None:
+    erased = f", {report.erased:,} bodies erased by retention" if report.erased else ""
+    verdict = f"{report.problems:,} problems" if report.problems else "no problem"
+    out.print(f"{report.jobs:,} jobs, {report.events:,} events{erased}: {verdict}")
+
+
+def rebuild(
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it: no worker or server may run meanwhile.")
+    ] = False,
+) -> None:
+    """Write the projection (rows, keys, summaries) anew from the events alone."""
+    if not yes:
+        err.print("Stop all workers and servers of this store first, then repeat with --yes.")
+        raise typer.Exit(2)
+
+    async def work(store: Store) -> Rebuilt:
+        with counting("rebuilding", await store.size(), quiet=as_json) as progress:
+            return await rebuild_store(store, progress=progress)
+
+    report = run(with_store(url, work))
+    if as_json:
+        skipped = [str(id_) for id_ in report.skipped]
+        print_json({"jobs": report.jobs, "changed": report.changed, "skipped": skipped})
+    else:
+        out.print(f"{report.jobs:,} jobs rebuilt, {report.changed:,} of them were wrong")
+        for id_ in report.skipped:
+            err.print(f"job {id_}: left alone, its events cannot be read", markup=False)
+    if report.skipped:
+        raise typer.Exit(FOUND_PROBLEMS)
+
+
+@epoch_app.command("show")
+def epoch_show(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show the epoch."""
+
+    async def work(store: Store) -> int:
+        return (await store.clock()).epoch
+
+    _say_epoch(run(with_store(url, work)), as_json)
+
+
+@epoch_app.command("bump")
+def epoch_bump(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Raise the epoch after a restore: whoever claimed before it is fenced."""
+
+    async def work(store: Store) -> int:
+        return await store.bump_epoch()
+
+    _say_epoch(run(with_store(url, work)), as_json)
+
+
+def _say_epoch(epoch: int, as_json: bool) -> None:
+    if as_json:
+        print_json({"epoch": epoch})
+    else:
+        out.print(f"epoch {epoch}")
+
+
+@seal_app.command("on")
+def seal_on(url: Url = DEFAULT_URL) -> None:
+    """Seal every event from now on: verify then catches any changed byte of it."""
+    _seal(url, True)
+
+
+@seal_app.command("off")
+def seal_off(url: Url = DEFAULT_URL) -> None:
+    """Seal no further events; those that are sealed stay checked."""
+    _seal(url, False)
+
+
+def _seal(url: str, on: bool) -> None:
+    async def work(store: Store) -> None:
+        await store.set_sealing(on)
+
+    run(with_store(url, work))
+    out.print(f"sealing {'on' if on else 'off'}")

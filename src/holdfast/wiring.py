@@ -1,0 +1,103 @@
+"""The one place that puts parts together: from an address to a store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from msgspec import Struct
+
+from holdfast.errors import BadAddress
+from holdfast.ports import Store
+
+Progress = Callable[[int, str], None]
+
+
+class Address(Struct, frozen=True, kw_only=True):
+    """Where a store is: a SQLite file, or a PostgreSQL url and how to use it."""
+
+    engine: str
+    place: str
+    """A path, `:memory:`, or the url without Holdfast's own parameters."""
+    pooled: bool = False
+    listen_url: str | None = None
+
+
+def read_address(text: str) -> Address:
+    """Read what a user writes: `jobs.db`, `sqlite:///var/jobs.db`, `postgresql://…`.
+
+    Two parameters of a PostgreSQL url are Holdfast's own: `pooled=true` for PgBouncer in
+    transaction mode, and `listen_url` for a direct address to be woken up through.
+    """
+    scheme = urlsplit(text).scheme
+    if scheme in ("postgres", "postgresql"):
+        return _postgres_address(text)
+    if scheme == "sqlite":
+        return Address(engine="sqlite", place=_sqlite_path(text))
+    if "://" in text:
+        raise BadAddress(
+            f"{text!r} is no store: give a path, sqlite:///path or postgresql://user@host/database"
+        )
+    return Address(engine="sqlite", place=text)
+
+
+def _sqlite_path(text: str) -> str:
+    rest = text.removeprefix("sqlite://")
+    if rest in ("", ":memory:", "/:memory:"):
+        return ":memory:"
+    # sqlite:///relative and sqlite:////absolute, as the field writes them.
+    return rest.removeprefix("/")
+
+
+def _postgres_address(text: str) -> Address:
+    parts = urlsplit(text)
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    pooled = given.pop("pooled", "false").lower() in ("1", "true", "yes", "on")
+    listen_url = given.pop("listen_url", None)
+    place = urlunsplit(parts._replace(query=urlencode(given)))
+    return Address(engine="postgres", place=place, pooled=pooled, listen_url=listen_url)
+
+
+def make_store(address: Address, *, deadline_seconds: float = 30.0) -> Store:
+    """Make the store of an address; nothing is opened yet.
+
+    `deadline_seconds` is how long each request waits for a database that does not answer.
+    """
+    # Imported here, so that the embedded store needs no PostgreSQL driver.
+    if address.engine == "sqlite":
+        from holdfast.stores.sqlite.store import SqliteStore
+
+        return SqliteStore(address.place, deadline_seconds=deadline_seconds)
+    try:
+        from holdfast.stores.postgres.store import PostgresStore
+    except ModuleNotFoundError as error:
+        raise BadAddress("PostgreSQL needs a driver: pip install 'holdfast[postgres]'") from error
+    return PostgresStore(
+        address.place,
+        pooled=address.pooled,
+        listen_url=address.listen_url,
+        deadline_seconds=deadline_seconds,
+    )
+
+
+@asynccontextmanager
+async def opened(address: Address, *, deadline_seconds: float = 30.0) -> AsyncIterator[Store]:
+    """Open a store for as long as the block runs."""
+    store = make_store(address, deadline_seconds=deadline_seconds)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def migrate(address: Address, *, progress: Progress | None = None) -> list[int]:
+    """Bring a store's schema up to date; returns the migrations that were applied."""
+    if address.engine == "sqlite":
+        from holdfast.stores.sqlite.migrate import migrate as sqlite_migrate
+
+        return sqlite_migrate(address.place, progress=progress)
+    from holdfast.stores.postgres.migrate import migrate as postgres_migrate
+
+    return await postgres_migrate(address.listen_url or address.place, progress=progress)

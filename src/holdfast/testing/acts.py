@@ -146,11 +146,10 @@ async def passed(store: Store, instant: int | None) -> int:
     """Wait until the store's clock is past an instant that is microseconds away; read the clock."""
     assert instant is not None
     for _ in range(TRIES):
-        now = (await store.clock()).now
-        if now > instant:
+        if (now := (await store.clock()).now) > instant:
             return now
         await asyncio.sleep(0.001)
-    raise AssertionError(f"the store's clock stays at {now}, before {instant}")
+    raise AssertionError(f"the store's clock does not pass {instant}")
 
 
 async def stored(store: Store, id: JobId) -> Job:
@@ -162,9 +161,7 @@ async def stored(store: Store, id: JobId) -> Job:
 
 async def all_jobs(store: Store) -> list[Job]:
     """Read every row there is: what counts is rows, not replies."""
-    return [
-        entry.row async for batch in store.ledger() for entry in batch if entry.row is not None
-    ]
+    return [entry.row async for batch in store.ledger() for entry in batch if entry.row is not None]
 
 
 async def read_tail(

@@ -147,7 +147,9 @@ class Committing:
         await do(store, job, one)
 
         await refused(store, change(job, replace(one, body=b"2")))
-        await refused(store, change(job, c.Progress(actor=one.actor, body=b"1", request_id="step-1")))
+        await refused(
+            store, change(job, c.Progress(actor=one.actor, body=b"1", request_id="step-1"))
+        )
 
     async def test_a_request_id_of_another_actor_is_no_repeat(self, store: Store) -> None:
         job = await submit_one(store)
@@ -185,7 +187,9 @@ class Committing:
 
     async def test_batches_at_once_over_the_same_jobs_do_not_deadlock(self, store: Store) -> None:
         jobs = [await submit_one(store) for _ in range(30)]
-        batches = [[hold(job, f"hold-{n}") for job in jobs[:: 1 if n % 2 else -1]] for n in range(8)]
+        batches = [
+            [hold(job, f"hold-{n}") for job in jobs[:: 1 if n % 2 else -1]] for n in range(8)
+        ]
         answers = await asyncio.gather(*(store.commit(batch) for batch in batches))
 
         won = [one for answer in answers for one in answer if isinstance(one, Committed)]

@@ -179,5 +179,5 @@ class Folding:
         actor = owner_of(job)
         await fold(store, job, c.Start(actor=actor), c.Complete(actor=actor))
 
-        assert await store.look_up("default", KeyKind.DEDUPE_LIVE, "one") is None
+        assert await store.look_up("default", KeyKind.DEDUPE, "one") is None
         await submit_one(store, dedupe_key="one", unique_live=True)

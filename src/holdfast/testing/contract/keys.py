@@ -83,7 +83,7 @@ class Keys:
             await job_in(store, state, dedupe_key=f"live-{state}", unique_live=True)
 
             next_one = await submit_one(store, dedupe_key=f"live-{state}", unique_live=True)
-            holder = await store.look_up("default", KeyKind.DEDUPE_LIVE, f"live-{state}")
+            holder = await store.look_up("default", KeyKind.DEDUPE, f"live-{state}")
             assert holder == next_one.id
 
     async def test_keys_are_held_while_a_job_is_being_cleaned(self, store: Store) -> None:
@@ -128,7 +128,7 @@ class Keys:
         assert await store.look_up("default", KeyKind.REQUEST_ID, "two") == job.id
         assert await store.look_up("default", KeyKind.CLIENT_JOB_ID, UUID_4) == job.id
         assert await store.look_up("default", KeyKind.DEDUPE, "four") == job.id
-        assert await store.look_up("default", KeyKind.DEDUPE_LIVE, "five") == live.id
+        assert await store.look_up("default", KeyKind.DEDUPE, "five") == live.id
         assert await store.look_up("default", KeyKind.JOB_ID, "nobody's") is None
         assert await store.look_up("acme", KeyKind.JOB_ID, "one") is None
 
@@ -171,9 +171,10 @@ class Keys:
     @pytest.mark.req("A1", "C11")
     async def test_submits_at_once_with_one_key_make_one_row(self, store: Store) -> None:
         batches = [
-            [new_job(dedupe_key="a"), new_job(job_id="b"), new_job(client_job_id="c"), new_job()]
-            # Half of them the other way round: two submitters must not wait in a circle.
-            [:: 1 if number % 2 else -1]
+            [new_job(dedupe_key="a"), new_job(job_id="b"), new_job(client_job_id="c"), new_job()][
+                # Half of them the other way round: two submitters must not wait in a circle.
+                :: 1 if number % 2 else -1
+            ]
             for number in range(20)
         ]
         answers = await asyncio.gather(*(store.submit(batch) for batch in batches))

@@ -387,9 +387,7 @@ class Operations:
 
     @pytest.mark.req("B9")
     async def test_dead_letter_what_was_lost_too_often(self, store: Store) -> None:
-        job = await running_job(
-            store, policy=Policy(max_attempts=1, heartbeat=1), owner="worker-7"
-        )
+        job = await running_job(store, policy=Policy(max_attempts=1, heartbeat=1), owner="worker-7")
         now = await passed(store, job.lease_expires_at)
         job = await do(
             store,

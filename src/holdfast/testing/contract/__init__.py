@@ -1,0 +1,62 @@
+"""The contract that every store keeps, as a class of tests with one fixture.
+
+    class TestMyStore(StoreContract):
+        @pytest_asyncio.fixture
+        async def store(self, tmp_path):
+            store = MyStore(tmp_path / "jobs")
+            await store.open()
+            yield store
+            await store.close()
+
+Each test gets a store of its own, empty and open. After each, every job is derived again from its
+events and compared with its row, whatever the test was about. No test sleeps or moves a clock:
+leases that must have passed are a microsecond long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from holdfast.ports import Store
+from holdfast.testing.contract.bad_data import BadValues
+from holdfast.testing.contract.choosing import Choosing
+from holdfast.testing.contract.claiming import Claiming
+from holdfast.testing.contract.committing import Committing
+from holdfast.testing.contract.fencing import Fencing
+from holdfast.testing.contract.folding import Folding
+from holdfast.testing.contract.keeping import Keeping
+from holdfast.testing.contract.keys import Keys
+from holdfast.testing.contract.operations import Operations
+from holdfast.testing.contract.reading import Reading
+from holdfast.testing.contract.submitting import Submitting
+from holdfast.testing.contract.summing import Summing
+from holdfast.testing.contract.sweeping import Sweeping
+from holdfast.testing.invariants import assert_invariants
+
+
+class StoreContract(
+    Submitting,
+    Keys,
+    Claiming,
+    Choosing,
+    Committing,
+    Fencing,
+    Folding,
+    Operations,
+    Reading,
+    Sweeping,
+    Summing,
+    Keeping,
+    BadValues,
+):
+    """All that a store owes. Subclass it and give it a fixture `store`."""
+
+    pytestmark = pytest.mark.asyncio
+
+    @pytest_asyncio.fixture(autouse=True)
+    async def _ledger_agrees(self, store: Store) -> AsyncIterator[None]:
+        yield
+        await assert_invariants(store)

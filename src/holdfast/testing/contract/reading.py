@@ -1,0 +1,288 @@
+"""Reading: events of a job, lists with a stable cursor, look-ups across jobs, and the tail."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.derive import derive
+from holdfast.lifecycle.job import JobId, LoggedEvent
+from holdfast.lifecycle.states import LIVE, TERMINAL, EventType, Letter, Link, State
+from holdfast.ports import EventQuery, Query, Store
+from holdfast.testing.acts import (
+    WAYS_OUT,
+    all_jobs,
+    do,
+    job_in,
+    passed,
+    read_tail,
+    running_job,
+    submit_one,
+)
+from holdfast.testing.factories import CONTROL, job_ids, new_job, owner_of
+
+
+async def found(store: Store, **filters: Any) -> list[JobId]:
+    """List jobs by a filter."""
+    return [job.id for job in (await store.find(Query(**filters))).jobs]
+
+
+class Reading:
+    """What the ledger tells."""
+
+    @pytest.mark.req("B4", "E1", "E6")
+    async def test_events_come_in_order_and_derive_the_record(self, store: Store) -> None:
+        job = await _long_life(store)
+        events = await store.events(job)
+
+        assert [event.rev for event in events] == list(range(1, len(events) + 1))
+        assert [derive(events)] == await store.get([job])
+
+    async def test_events_are_read_on_from_any_revision(self, store: Store) -> None:
+        job = await _long_life(store)
+        events = await store.events(job)
+
+        for after in range(len(events) + 1):
+            assert await store.events(job, after=after) == events[after:]
+            assert await store.events(job, after=after, limit=2) == events[after : after + 2]
+
+    async def test_events_of_other_jobs_stay_out(self, store: Store) -> None:
+        first, second = await _long_life(store), await _long_life(store)
+
+        assert {event.id for event in await store.events(first)} == {first}
+        assert {event.id for event in await store.events(second)} == {second}
+
+    async def test_jobs_are_listed_newest_first(self, store: Store) -> None:
+        ids = [(await submit_one(store)).id for _ in range(5)]
+        page = await store.find(Query())
+
+        assert [job.id for job in page.jobs] == ids[::-1]
+        assert page.jobs == await store.get(ids[::-1])
+        assert page.next is None
+
+    @pytest.mark.req("E6")
+    async def test_each_filter_keeps_what_it_names(self, store: Store) -> None:
+        wishes: dict[str, Any] = {
+            "tenant": "acme",
+            "queue": "mail",
+            "task": "send",
+            "workflow_id": "flow-1",
+            "correlation_id": "correlation-1",
+            "parent_id": job_ids.mint(),
+        }
+        await submit_one(store)
+        for name, value in wishes.items():
+            job = await submit_one(store, **{name: value})
+
+            assert await found(store, **{name: value}) == [job.id], name
+        assert len(await found(store)) == len(wishes) + 1
+
+    @pytest.mark.req("A7")
+    async def test_children_and_steps_of_a_workflow_can_be_looked_up(self, store: Store) -> None:
+        parent = await submit_one(store, workflow_id="flow-1", step_index=0)
+        children = [
+            await submit_one(
+                store, parent_id=parent.id, link_kind=link, workflow_id="flow-1", step_index=index
+            )
+            for index, link in enumerate((Link.CHILD, Link.RETRY, Link.COMPENSATION), start=1)
+        ]
+        await submit_one(store, workflow_id="flow-2")
+        newest_first = [child.id for child in children[::-1]]
+
+        assert await found(store, parent_id=parent.id) == newest_first
+        assert await found(store, workflow_id="flow-1") == [*newest_first, parent.id]
+        assert await found(store, parent_id=parent.id, states=(State.SUCCEEDED,)) == []
+        page = await store.find(Query(workflow_id="flow-1"))
+        assert [job.step_index for job in page.jobs] == [3, 2, 1, 0]
+
+    @pytest.mark.req("E6")
+    async def test_jobs_are_listed_by_state(self, store: Store) -> None:
+        jobs = {state: (await job_in(store, state)).id for state in LIVE | TERMINAL}
+
+        for state, id_ in jobs.items():
+            assert await found(store, states=(state,)) == [id_]
+        both = (State.QUEUED, State.RUNNING)
+        assert set(await found(store, states=both)) == {jobs[state] for state in both}
+
+    async def test_jobs_are_listed_by_error_and_dead_letter(self, store: Store) -> None:
+        failed = await job_in(store, State.FAILED)
+        dead = await job_in(store, State.DEAD_LETTERED)
+        looked_at = await job_in(store, State.DEAD_LETTERED)
+        await do(store, looked_at, c.Discarded(actor=CONTROL))
+
+        assert await found(store, error_code="boom") == [failed.id]
+        assert await found(store, error_code="exhausted_retries") == [looked_at.id, dead.id]
+        assert await found(store, letter=Letter.OPEN) == [dead.id]
+        assert await found(store, letter=Letter.DISCARDED) == [looked_at.id]
+
+    async def test_jobs_are_listed_by_when_they_came(self, store: Store) -> None:
+        before = (await store.clock()).now
+        first = await submit_one(store)
+        between = await passed(store, first.created_at + 1)
+        await passed(store, between)
+        second = await submit_one(store)
+        after = await passed(store, second.created_at + 1)
+
+        assert await found(store, created_from=before) == [second.id, first.id]
+        assert await found(store, created_from=between) == [second.id]
+        assert await found(store, created_until=between) == [first.id]
+        assert await found(store, created_from=after) == []
+        assert await found(store, created_from=before, created_until=between) == [first.id]
+
+    async def test_filters_narrow_each_other(self, store: Store) -> None:
+        wanted = await submit_one(store, tenant="acme", queue="mail", task="send")
+        await submit_one(store, tenant="acme", queue="mail", task="read")
+        await submit_one(store, tenant="acme", queue="post", task="send")
+        await submit_one(store, tenant="else", queue="mail", task="send")
+
+        assert await found(store, tenant="acme", queue="mail", task="send") == [wanted.id]
+
+    async def test_pages_neither_skip_nor_repeat_while_jobs_come(self, store: Store) -> None:
+        ids = [(await submit_one(store, queue="work")).id for _ in range(7)]
+        read: list[JobId] = []
+        before = None
+        while True:
+            page = await store.find(Query(queue="work", before=before, limit=3))
+            read += [job.id for job in page.jobs]
+            if page.next is None:
+                break
+            before = page.next
+            await submit_one(store, queue="work")
+
+        assert read == ids[::-1]
+
+    async def test_a_full_last_page_ends_the_list(self, store: Store) -> None:
+        ids = [(await submit_one(store)).id for _ in range(4)]
+        first = await store.find(Query(limit=2))
+        second = await store.find(Query(limit=2, before=first.next))
+        assert [job.id for job in (*first.jobs, *second.jobs)] == ids[::-1]
+
+        if second.next is not None:
+            assert (await store.find(Query(limit=2, before=second.next))).jobs == []
+
+    @pytest.mark.req("B19")
+    async def test_events_are_looked_up_by_type_and_time(self, store: Store) -> None:
+        first = await job_in(store, State.FAILED)
+        between = await passed(store, first.updated_at + 1)
+        await passed(store, between)
+        second = await job_in(store, State.FAILED)
+        await job_in(store, State.SUCCEEDED)
+        code = EventType.FAILED.code
+
+        assert await _looked_up(store, type=code) == [(first.id, 4), (second.id, 4)]
+        assert await _looked_up(store, type=code, limit=1) == [(first.id, 4)]
+        assert await _looked_up(store, type=code, since=between) == [(second.id, 4)]
+        assert await _looked_up(store, type=code, until=between) == [(first.id, 4)]
+        assert await _looked_up(store, type=EventType.STALLED.code) == []
+
+    @pytest.mark.req("B19")
+    async def test_events_of_an_ordinary_life_are_looked_up_too(self, store: Store) -> None:
+        job = await job_in(store, State.SUCCEEDED)
+
+        for number, kind in enumerate(
+            (EventType.CREATED, EventType.CLAIMED, EventType.STARTED, EventType.SUCCEEDED), start=1
+        ):
+            assert await _looked_up(store, type=kind.code) == [(job.id, number)]
+
+    @pytest.mark.req("B19")
+    async def test_events_are_looked_up_by_correlation(self, store: Store) -> None:
+        first = await job_in(store, State.SUCCEEDED, correlation_id="order-1")
+        second = await submit_one(store, correlation_id="order-1")
+        await job_in(store, State.SUCCEEDED, correlation_id="order-2")
+
+        events = await store.find_events(EventQuery(correlation_id="order-1"))
+        assert {event.id for event in events} == {first.id, second.id}
+        assert [event.at for event in events] == sorted(event.at for event in events)
+
+    @pytest.mark.req("B4")
+    async def test_the_tail_brings_every_event_once(self, store: Store) -> None:
+        await asyncio.gather(*(_long_life(store) for _ in range(5)))
+        logged = await _logged(store)
+        read, _ = await read_tail(store, events=len(logged))
+
+        assert _places(read) == sorted(logged)
+        for id_ in {event.id for event in read}:
+            revs = [event.rev for event in read if event.id == id_]
+            assert revs == sorted(revs)
+
+    async def test_the_tail_brings_whole_events(self, store: Store) -> None:
+        id_ = await _long_life(store)
+        logged = {event.rev: event for event in await store.events(id_)}
+        read, _ = await read_tail(store, events=len(await _logged(store)))
+
+        assert read == [logged[event.rev] for event in read]
+
+    async def test_the_tail_starts_again_at_any_cursor(self, store: Store) -> None:
+        for _ in range(2):
+            await _long_life(store)
+        total = len(await _logged(store))
+        whole, _ = await read_tail(store, events=total)
+        in_steps, cursors = await read_tail(store, events=total, limit=3)
+        assert in_steps == whole
+
+        for number, cursor in enumerate(cursors, start=1):
+            left = total - len(whole[: 3 * number])
+            rest, _ = await read_tail(store, events=left, cursor=cursor, limit=4)
+            assert rest == whole[3 * number :]
+
+    async def test_the_tail_goes_on_where_it_ended(self, store: Store) -> None:
+        await _long_life(store)
+        first, cursors = await read_tail(store, events=len(await _logged(store)))
+        again = await store.tail(cursors[-1])
+        assert again.events == []
+        job = await submit_one(store)
+        more, _ = await read_tail(store, events=1, cursor=again.cursor)
+
+        assert _places(more) == [(job.id, 1)]
+        assert len(first) + 1 == len(await _logged(store))
+
+    async def test_a_tail_followed_under_load_misses_nothing(self, store: Store) -> None:
+        done = asyncio.Event()
+
+        async def write() -> None:
+            for _ in range(10):
+                await asyncio.gather(*(store.submit([new_job(), new_job()]) for _ in range(4)))
+            done.set()
+
+        async def follow() -> tuple[list[LoggedEvent], str | None]:
+            read: list[LoggedEvent] = []
+            cursor = None
+            while not done.is_set():
+                tail = await store.tail(cursor, limit=7)
+                read, cursor = read + tail.events, tail.cursor
+            return read, cursor
+
+        _, (read, cursor) = await asyncio.gather(write(), follow())
+        rest, _ = await read_tail(store, events=80 - len(read), cursor=cursor)
+        assert _places([*read, *rest]) == sorted(await _logged(store))
+
+
+async def _looked_up(store: Store, **wishes: Any) -> list[tuple[JobId, int]]:
+    return [(event.id, event.rev) for event in await store.find_events(EventQuery(**wishes))]
+
+
+async def _long_life(store: Store) -> JobId:
+    """Live through claims, heartbeats, steps, a retry and an ending."""
+    job = await running_job(store)
+    job = await do(store, job, c.Heartbeat(actor=owner_of(job)))
+    job = await do(store, job, c.Step(actor=owner_of(job), name="charge", body=b'{"paid":true}'))
+    job = await do(store, job, c.SignalJob(actor=CONTROL, name="go", request_id=f"s-{job.id}"))
+    job = await do(store, job, WAYS_OUT[State.RETRYING](job))
+    return job.id
+
+
+async def _logged(store: Store) -> list[tuple[JobId, int]]:
+    """Name every event that is no heartbeat."""
+    return [
+        (event.id, event.rev)
+        for job in await all_jobs(store)
+        for event in await store.events(job.id)
+        if event.type not in (EventType.HEARTBEAT, EventType.LEASE_RENEWED)
+    ]
+
+
+def _places(events: list[LoggedEvent]) -> list[tuple[JobId, int]]:
+    return sorted((event.id, event.rev) for event in events)

@@ -25,6 +25,7 @@ SETTINGS = {
     # An idle transaction of a stuck client must not hold back vacuum and the tail for ever.
     "idle_in_transaction_session_timeout": "60s",
 }
+_SET_LOCAL = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items())
 
 _PASSING = (
     asyncpg.PostgresConnectionError,
@@ -126,8 +127,7 @@ class Connections:
             if not self.pooled:
                 return await work(connection, tries)
             async with connection.transaction():
-                for name, value in SETTINGS.items():
-                    await connection.execute("SELECT set_config($1, $2, true)", name, value)
+                await connection.execute(_SET_LOCAL)
                 return await work(connection, tries)
 
 

@@ -302,14 +302,14 @@ ON CONFLICT DO NOTHING
 
 -- name: claim_of
 -- What a claim request took, with how it stands now.
-SELECT c.owner, e.lease_expires_at > holdfast_now() AND j.owner = c.owner
-        AND j.attempt = e.attempt AND j.lease_expires_at > holdfast_now() AS current,
+SELECT c.owner,
+    j.owner = c.owner AND j.attempt = e.attempt AND j.lease_expires_at > holdfast_now() AS current,
     j.id, r.data, r.body, r.correlation_id, {{columns.jobs.j}}
 FROM claims AS c
 CROSS JOIN LATERAL unnest(c.ids) AS k(id)
 JOIN jobs AS j ON j.id = k.id
 CROSS JOIN LATERAL (
-    SELECT attempt, lease_expires_at FROM events
+    SELECT attempt FROM events
     WHERE id = k.id AND type = {{event.job_claimed}} AND request_id = c.request_id OFFSET 0) AS e
 CROSS JOIN LATERAL (
     SELECT data, body, correlation_id FROM events WHERE id = k.id AND rev = 1 OFFSET 0) AS r
@@ -319,7 +319,7 @@ WHERE c.request_id = $1
 -- Candidates for a worker with bounded resources: locked, in order, a bounded look-ahead of them.
 SELECT j.claim_order, j.id, j.cpus, j.memory_mb FROM jobs AS j
 WHERE j.queue = $1 AND j.needs = $2 AND j.priority = $3
-    AND j.claim_order <= holdfast_now() + $4
+    AND j.claim_order <= (SELECT holdfast_now()) + $4
     AND NOT EXISTS (SELECT 1 FROM queues WHERE name = $1 AND paused_at IS NOT NULL)
 ORDER BY j.claim_order, j.id LIMIT $5 FOR UPDATE SKIP LOCKED
 
@@ -460,6 +460,7 @@ UPDATE events AS e SET body = NULL
 FROM jobs AS j
 WHERE j.id = ANY ($1::uuid[]) AND j.retention <> {{retention.live}} AND e.id = j.id
     AND e.body IS NOT NULL
+RETURNING e.rev
 
 -- name: drop_beats
 -- Drop old heartbeats, but never the one that a present lease rests on.
@@ -468,6 +469,7 @@ DELETE FROM beats WHERE ctid = ANY (ARRAY(
     WHERE b.at < $1 AND NOT EXISTS (
         SELECT 1 FROM jobs AS j WHERE j.id = b.id AND j.rev = b.rev)
     LIMIT $2))
+RETURNING rev
 
 -- name: bump_epoch
 -- Fence all claims made so far.

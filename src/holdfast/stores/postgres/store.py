@@ -110,15 +110,20 @@ class PostgresStore(Reading):
     async def _submit_some(self, jobs: Sequence[NewJob]) -> dict[JobId, SubmitOutcome]:
         try:
             return await self._run(self._submitter(jobs), keep=DATA_ERRORS)
+        except asyncpg.UniqueViolationError:
+            # An earlier try of ours, given up for lost, has committed after all.
+            return await self._run(self._submitter(jobs, settle=True))
         except DATA_ERRORS as error:
             if len(jobs) == 1:
                 return {jobs[0].record.id: _refused(error)}
         half = len(jobs) // 2
         return await self._submit_some(jobs[:half]) | await self._submit_some(jobs[half:])
 
-    def _submitter(self, jobs: Sequence[NewJob]) -> Any:
+    def _submitter(self, jobs: Sequence[NewJob], *, settle: bool = False) -> Any:
+        plain = not settle and not any(job.keys for job in jobs)
+
         async def work(connection: Connection, tries: int) -> dict[JobId, SubmitOutcome]:
-            if not any(job.keys for job in jobs) and not tries:
+            if plain and not tries:
                 now = await insert_jobs(connection, self._sql, jobs)
                 return {job.record.id: _submitted(job, now) for job in jobs}
             async with connection.transaction():

@@ -11,6 +11,8 @@ from typing import Any
 import asyncpg
 
 CHANNEL = "holdfast"
+LISTENER = "holdfast listener"
+ASK_SECONDS = 1.0
 PING_SECONDS = 10.0
 """How often a silent LISTEN connection is asked whether it still lives."""
 CONNECT_SECONDS = 5.0
@@ -30,6 +32,9 @@ class WakeUp:
         self._listening: asyncio.Task[None] | None = None
         self._sender: Any = None
         self._live = False
+        self._live_since = 0.0
+        self._heard = False
+        self._asked_at = float("-inf")
 
     async def close(self) -> None:
         """Let go of both connections."""
@@ -57,12 +62,14 @@ class WakeUp:
             self._listening = asyncio.create_task(self._listen())
         event = asyncio.Event()
         self._waiters[event] = frozenset(queues)
-        limit = limit_seconds if self._live else min(limit_seconds, POLL_SECONDS)
+        sure = self._live and _now() - self._live_since > 2 * ASK_SECONDS
         try:
-            await asyncio.wait_for(event.wait(), limit)
+            await asyncio.wait_for(
+                event.wait(), limit_seconds if sure else min(limit_seconds, POLL_SECONDS)
+            )
         except TimeoutError:
             # Nobody could have told us: say that there may be work, so that the caller looks.
-            return not self._live
+            return not sure
         finally:
             del self._waiters[event]
         return True
@@ -78,13 +85,28 @@ class WakeUp:
             try:
                 if self._sender is None or self._sender.is_closed():
                     self._sender = await self._connect({"synchronous_commit": "off"})
-                await self._sender.execute(
-                    "SELECT pg_notify($1, q) FROM unnest($2::text[]) AS q", CHANNEL, list(names)
-                )
+                if await self._somebody_listens():
+                    await self._sender.execute(
+                        "SELECT pg_notify($1, q) FROM unnest($2::text[]) AS q", CHANNEL, list(names)
+                    )
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
                 # A lost hint costs one polling interval.
                 self._sender = None
                 return
+
+    async def _somebody_listens(self) -> bool:
+        """Ask once a second: a hint that nobody hears would double the cost of a single submit.
+
+        Whoever begins to listen polls for twice that long, and so misses nothing.
+        """
+        if _now() - self._asked_at > ASK_SECONDS:
+            self._asked_at = _now()
+            self._heard = await self._sender.fetchval(
+                "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = $1 "
+                "AND datname = current_database())",
+                LISTENER,
+            )
+        return self._heard
 
     async def _connect(self, settings: dict[str, str]) -> Any:
         return await asyncpg.connect(
@@ -106,10 +128,10 @@ class WakeUp:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _listen_once(self) -> None:
-        connection = await self._connect({})
+        connection = await self._connect({"application_name": LISTENER})
         try:
             await connection.add_listener(CHANNEL, lambda *args: self._wake({args[3]}))
-            self._live = True
+            self._live, self._live_since = True, _now()
             while True:
                 await asyncio.sleep(PING_SECONDS)
                 # A half-open connection stays silent for ever; a question finds it out.
@@ -117,3 +139,7 @@ class WakeUp:
         finally:
             self._live = False
             connection.terminate()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,68 @@
+"""A job's history as a reader wants it: every event complete in itself (B18, B25)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.errors import NoSuchJob
+from holdfast.lifecycle.job import JobId, LoggedEvent
+from holdfast.lifecycle.payload import decode_body
+from holdfast.ports import Store
+
+
+class ReadEvent(Struct, frozen=True, kw_only=True):
+    """One event with what the ledger keeps once per job filled in."""
+
+    id: str
+    job_id: str
+    type: str
+    ts: int
+    actor: str
+    correlation_id: str | None
+    trace_id: str | None
+    cause: str | None
+    payload: Any
+    version: int
+    from_status: str | None
+    to_status: str
+    attempt: int
+    request_id: str | None
+    rev: int
+
+
+async def history(store: Store, id: JobId) -> list[ReadEvent]:
+    """Read all events of a job; correlation and trace are those of its first event."""
+    events: list[LoggedEvent] = []
+    while page := await store.events(id, after=events[-1].rev if events else 0):
+        events += page
+    if not events:
+        raise NoSuchJob(f"no job {id}", job_id=str(id))
+    first = events[0]
+    made = first.created
+    job_id = (made and made.job_id) or str(id)
+    trace_id = made.trace_id if made else None
+    return [_read(event, job_id, first.correlation_id, trace_id) for event in events]
+
+
+def _read(
+    event: LoggedEvent, job_id: str, correlation_id: str | None, trace_id: str | None
+) -> ReadEvent:
+    return ReadEvent(
+        id=f"{event.id}/{event.rev}",
+        job_id=job_id,
+        type=event.type,
+        ts=event.at,
+        actor=event.actor,
+        correlation_id=event.correlation_id or correlation_id,
+        trace_id=trace_id,
+        cause=event.reason or event.facts.error_code,
+        payload=decode_body(event.body),
+        version=event.version,
+        from_status=event.from_state,
+        to_status=event.to_state,
+        attempt=event.attempt,
+        request_id=event.request_id,
+        rev=event.rev,
+    )

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from msgspec import structs
-
 from holdfast.lifecycle.commands import Command, Complete
 from holdfast.lifecycle.derive import apply
 from holdfast.lifecycle.invariants import broken_rules
@@ -92,7 +90,7 @@ def _record_problem(written: Written, seen: Memory) -> str | None:
 
 def differences(left: Job, right: Job) -> list[str]:
     """Name the columns in which two records differ."""
-    names = [field.name for field in structs.fields(left)]
+    names = left.__struct_fields__
     return [name for name in names if getattr(left, name) != getattr(right, name)]
 
 

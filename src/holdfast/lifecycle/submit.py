@@ -219,9 +219,12 @@ def _ended_kinds(record: Job) -> int:
 
 
 def content_digest(submission: Submission) -> bytes:
-    """Digest of what was asked for: two submits with one key and this digest are the same."""
+    """Digest of what was asked for: two submits with one key and this digest are the same.
+
+    The request_id is left out: each call may bring its own, and a known job_id with the same body
+    is the same job all the same (resolution 13).
+    """
     asked = msgspec.structs.asdict(submission)
-    del asked["id"]
-    asked["trace_id"] = None
+    del asked["id"], asked["request_id"], asked["trace_id"]
     text = msgspec.json.encode(asked, enc_hook=str, order="deterministic")
     return blake2b(text, digest_size=DIGEST_SIZE).digest()

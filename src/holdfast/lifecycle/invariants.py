@@ -104,7 +104,7 @@ RULES: tuple[Rule, ...] = (
         lambda record: (
             record.attempt > 0
             if record.state in _CLAIMED_ONCE
-            else record.attempt == 0 or record.state not in _NEVER_CLAIMED
+            else record.attempt == 0 or (record.attempt > 0 and record.state not in _NEVER_CLAIMED)
         ),
         f"CASE WHEN state IN ({_codes(_NEVER_CLAIMED)}) THEN attempt = 0 "
         f"WHEN state IN ({_codes(_CLAIMED_ONCE)}) "

@@ -1,0 +1,56 @@
+"""One tree of errors, each with a code of its own that never changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import errors
+from holdfast.errors import HoldfastError
+
+
+def tree(root: type[HoldfastError]) -> list[type[HoldfastError]]:
+    return [root, *(found for child in root.__subclasses__() for found in tree(child))]
+
+
+CODES = {
+    "HoldfastError": "error",
+    "BadData": "bad_data",
+    "ValidationError": "validation_failed",
+    "TransientError": "transient",
+    "PermanentError": "permanent",
+    "Refused": "refused",
+    "LeaseConflictError": "lease_lost",
+    "StaleRevision": "stale_revision",
+    "KeyConflict": "key_conflict",
+    "RequestIdReused": "request_id_reused",
+    "NoSuchJob": "no_such_job",
+    "StoreError": "store_error",
+    "StoreUnavailable": "store_unavailable",
+    "StoreFull": "store_full",
+    "StoreBroken": "store_broken",
+    "LawBroken": "law_broken",
+    "SchemaMismatch": "schema_mismatch",
+}
+
+
+@pytest.mark.req("B26")
+def test_the_error_classes_of_the_seed_are_there_and_tell_retry_from_end() -> None:
+    assert issubclass(errors.TransientError, HoldfastError)
+    assert issubclass(errors.PermanentError, HoldfastError)
+    assert not issubclass(errors.PermanentError, errors.TransientError)
+    assert issubclass(errors.ValidationError, errors.BadData)
+    assert issubclass(errors.LeaseConflictError, errors.Refused)
+
+
+def test_each_error_has_its_own_code_and_keeps_it() -> None:
+    found = {kind.__name__: kind.code for kind in tree(HoldfastError)}
+
+    assert {name: found.get(name) for name in CODES} == CODES
+    assert len(set(found.values())) == len(found)
+
+
+def test_an_error_may_say_a_finer_code_and_which_job() -> None:
+    error = errors.Refused("job j is held", code="held", job_id="j")
+
+    assert (error.reason_code, error.job_id, str(error)) == ("held", "j", "job j is held")
+    assert errors.Refused("no").reason_code == "refused"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
@@ -38,10 +39,16 @@ _PASSING = (
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.QueryCanceledError,
+    asyncpg.InterfaceError,
+    # The driver's own confusion when a connection ends in the middle of something.
+    asyncpg.InternalClientError,
     OSError,
     TimeoutError,
 )
 """What may be over in a moment: an outage, a failover, a deadlock."""
+
+_SOUND = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+"""After these, and only these, the connection can be used again."""
 
 
 class Connections:
@@ -77,6 +84,8 @@ class Connections:
             # A pooler in transaction mode hands each transaction another server connection.
             statement_cache_size=0 if self.pooled else 100,
             server_settings={} if self.pooled else SETTINGS,
+            # A standby would answer reads with what was true a moment ago.
+            target_session_attrs=None if self.pooled else "primary",
             reset=_no_reset,
         )
 
@@ -87,7 +96,7 @@ class Connections:
         pool, self._pool = self._pool, None
         try:
             await asyncio.wait_for(pool.close(), self._attempt)
-        except (asyncpg.InterfaceError, *_PASSING):
+        except _PASSING:
             pool.terminate()
 
     async def run(
@@ -109,7 +118,7 @@ class Connections:
                 return await self._once(work, tries)
             except keep:
                 raise
-            except (asyncpg.InterfaceError, *_PASSING) as error:
+            except _PASSING as error:
                 if not _passes(error):
                     raise StoreError(f"the database driver said: {error}") from error
                 tries += 1
@@ -124,16 +133,36 @@ class Connections:
         if self._pool is None:
             raise StoreError("the store is closed")
         async with self._pool.acquire(timeout=self._attempt) as connection:
-            if not self.pooled:
-                return await work(connection, tries)
-            async with connection.transaction():
-                await connection.execute(_SET_LOCAL)
-                return await work(connection, tries)
+            try:
+                return await self._use(connection, work, tries)
+            except _SOUND:
+                raise
+            except _PASSING:
+                # Half-open, confused or read-only since a failover: nobody shall meet it again.
+                _abandon(connection)
+                raise
+
+    async def _use(
+        self, connection: Connection, work: Callable[[Connection, int], Awaitable[R]], tries: int
+    ) -> R:
+        if not self.pooled:
+            return await work(connection, tries)
+        async with connection.transaction():
+            await connection.execute(_SET_LOCAL)
+            return await work(connection, tries)
+
+
+def _abandon(connection: Connection) -> None:
+    # Where the driver has given it up already, it says so by an error.
+    with contextlib.suppress(asyncpg.InterfaceError):
+        connection.terminate()
 
 
 def _passes(error: BaseException) -> bool:
     # The driver says "interface error" of a connection that was closed, and of our own mistakes.
-    return not isinstance(error, asyncpg.InterfaceError) or "clos" in str(error)
+    if not isinstance(error, asyncpg.InterfaceError):
+        return True
+    return "clos" in str(error) or "released" in str(error)
 
 
 def _pause(tries: int) -> float:

@@ -72,7 +72,8 @@ def apply(record: Record[T], event: Event[T]) -> Record[T]:
     if target is State.UNKNOWN:
         target = source
     changes: dict[str, Any] = {"state": target, "rev": event.rev, "updated_at": event.at}
-    changes["beats"] = record.beats + 1 if event.type in BEATS else 0
+    # By revision, not one by one: earlier heartbeats may have been dropped.
+    changes["beats"] = record.beats + event.rev - record.rev if event.type in BEATS else 0
     _ownership(record, event, target, changes)
     if event.run_at is not None:
         changes["run_at"] = event.run_at

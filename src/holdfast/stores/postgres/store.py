@@ -103,21 +103,25 @@ class PostgresStore(Reading):
         if not jobs:
             return []
         await self._remember(jobs)
-        outcomes = await self._submit_some(jobs)
+        # Once each: a caller that sends again may meet its first try in the same batch.
+        outcomes = await self._submit_some(list({job.record.id: job for job in jobs}.values()))
         self._wake.tell({job.record.queue for job in jobs})
         return [outcomes[job.record.id] for job in jobs]
 
-    async def _submit_some(self, jobs: Sequence[NewJob]) -> dict[JobId, SubmitOutcome]:
+    async def _submit_some(
+        self, jobs: Sequence[NewJob], *, settle: bool = False
+    ) -> dict[JobId, SubmitOutcome]:
         try:
-            return await self._run(self._submitter(jobs), keep=DATA_ERRORS)
-        except asyncpg.UniqueViolationError:
-            # An earlier try of ours, given up for lost, has committed after all.
-            return await self._run(self._submitter(jobs, settle=True))
+            return await self._run(self._submitter(jobs, settle=settle), keep=DATA_ERRORS)
         except DATA_ERRORS as error:
+            if isinstance(error, asyncpg.UniqueViolationError) and not settle:
+                # An earlier try, given up for lost, has committed after all.
+                return await self._submit_some(jobs, settle=True)
             if len(jobs) == 1:
                 return {jobs[0].record.id: _refused(error)}
         half = len(jobs) // 2
-        return await self._submit_some(jobs[:half]) | await self._submit_some(jobs[half:])
+        first = await self._submit_some(jobs[:half], settle=settle)
+        return first | await self._submit_some(jobs[half:], settle=settle)
 
     def _submitter(self, jobs: Sequence[NewJob], *, settle: bool = False) -> Any:
         plain = not settle and not any(job.keys for job in jobs)

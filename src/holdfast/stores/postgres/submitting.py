@@ -71,5 +71,7 @@ DATA_ERRORS = (
     asyncpg.exceptions.UntranslatableCharacterError,
     asyncpg.ProgramLimitExceededError,
     OverflowError,
+    # A lone surrogate, which no encoder of ours or of the driver's writes.
+    UnicodeEncodeError,
 )
 """What one bad row causes: the batch is bisected and the culprit alone refused."""

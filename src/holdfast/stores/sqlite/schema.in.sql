@@ -97,9 +97,11 @@ BEGIN SELECT RAISE(ABORT, 'holdfast: a change of what a submit fixes refused on 
 CREATE TRIGGER jobs_kept AFTER DELETE ON jobs WHEN OLD.retention <> {{retention.cleaned}}
 BEGIN SELECT RAISE(ABORT, 'holdfast: the removal of a job that is not cleaned refused on jobs'); END;
 
--- differs from postgres: one writer at a time, so `position` alone is the order of the tail.
+-- differs from postgres: one writer at a time, so `position` alone is the order of the tail. It is
+-- not AUTOINCREMENT, which costs 5 % of a cycle: the newest event cannot be removed instead, so
+-- that no position is given twice.
 CREATE TABLE events (
-    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    position INTEGER PRIMARY KEY,
     id BLOB NOT NULL,
     rev INTEGER NOT NULL,
     type INTEGER NOT NULL,
@@ -134,9 +136,10 @@ CREATE TRIGGER events_erase AFTER UPDATE OF body ON events WHEN NEW.body IS NOT 
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of a body other than its erasure refused on events'); END;
 CREATE TRIGGER events_sealed AFTER UPDATE OF seal ON events
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of a seal refused on events'); END;
--- A whole old job may be purged, its row first; an event alone may not.
+-- A whole old job may be purged, its row first; an event alone may not, nor the newest of all.
 CREATE TRIGGER events_kept AFTER DELETE ON events
 WHEN EXISTS (SELECT 1 FROM jobs WHERE id = OLD.id)
+    OR OLD.position > coalesce((SELECT max(position) FROM events), 0)
 BEGIN SELECT RAISE(ABORT, 'holdfast: the removal of an event of a job refused on events'); END;
 
 -- Heartbeats, kept apart so that they can be dropped by age.

@@ -1,0 +1,163 @@
+"""Claim: give due jobs to an owner under lease, in the order of the claim index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import LeaseConflictError, RequestIdReused
+from holdfast.lifecycle.job import NO_FACTS, Facts
+from holdfast.lifecycle.seal import seal
+from holdfast.lifecycle.states import EventType, State
+from holdfast.ports import Claimed, ClaimRequest
+from holdfast.stores.columns import claimed_job, facts_text, read_created_text
+from holdfast.stores.fit import fit
+from holdfast.stores.ranges import Range, ranges, servable, window
+from holdfast.stores.sqlite.rows import Row
+from holdfast.stores.sqlite.session import fragment, job_id
+from holdfast.stores.sqlite.turn import Turn
+
+_CLAIMED = State.CLAIMED.code
+
+
+class Claims:
+    """What a store remembers from claim to claim: sets of needs, and whose turn it is."""
+
+    def __init__(self) -> None:
+        """Know only of "no needs"."""
+        self._needs: dict[int, frozenset[str]] = {}
+        self._position = 0
+        self._turn = 0
+
+    def claim(self, turn: Turn, request: ClaimRequest) -> list[Claimed]:
+        """Give up to `limit` due jobs to `owner`."""
+        held = _repeated(turn, request)
+        if held is not None:
+            return held
+        picked = _pick(turn, request, self._ranges(turn, request))
+        return _take(turn, request, picked) if picked else []
+
+    def _ranges(self, turn: Turn, request: ClaimRequest) -> list[Range]:
+        """List the ranges that this worker can serve and that are not paused."""
+        for position, key, body in turn.rows("needs", (self._position,)):
+            self._needs[key] = frozenset(msgspec.json.decode(body))
+            self._position = position
+        paused = {name for (name,) in turn.rows("paused")}
+        queues = [queue for queue in request.queues if queue not in paused]
+        self._turn += 1
+        return window(ranges(queues, servable(self._needs, request.capabilities)), self._turn)
+
+
+@cache
+def _pick_sql(arms: int) -> str:
+    merged = " UNION ALL ".join([fragment("claim_arm")] * arms)
+    return fragment("claim_ranges", arms=merged)
+
+
+def _pick(turn: Turn, request: ClaimRequest, wanted: Sequence[Range]) -> list[Row]:
+    """Read what is due, in order: as many as are wanted, or as fit within the look-ahead."""
+    if not wanted or request.limit < 1:
+        return []
+    arguments: list[Any] = []
+    for queue, needs, priority, ageing in wanted:
+        arguments += (queue, needs, priority, turn.now + ageing)
+    limit = request.limit if request.capacity is None else request.lookahead
+    sql = _pick_sql(len(wanted))
+    rows: list[Row] = turn.connection.execute(sql, [*arguments, limit]).fetchall()
+    if request.capacity is None:
+        return rows
+    chosen = fit([(row[-2], row[-1]) for row in rows], request.capacity, request.limit)
+    return [rows[i] for i in chosen]
+
+
+def _take(turn: Turn, request: ClaimRequest, rows: Sequence[Row]) -> list[Claimed]:
+    """Apply the edge to each row, and write the event, the summaries and the claim."""
+    owner, epoch = request.owner, turn.epoch
+    data = facts_text(Facts(epoch=epoch) if epoch != 1 else NO_FACTS)
+    updates, events, jobs = [], [], []
+    soonest = None
+    for row in rows:
+        (id_, created, body, correlation, rev, attempt, failures, releases, state, policy, run_at,
+         deadline, created_at, updated_at, signals, tenant, queue, _, _) = row  # fmt: skip
+        if turn.seen.missing(policy, 0):
+            turn.learn(policy, 0)
+        terms = turn.seen.policies[policy]
+        at = max(turn.now, updated_at)
+        lease = at + terms.lease
+        timeout = None if terms.start_timeout is None else at + terms.start_timeout
+        soonest = lease if soonest is None else min(soonest, lease)
+        updates.append((owner, epoch, lease, timeout, at, id_))
+        events.append(
+            (id_, rev + 1, state, at, attempt + 1, lease, owner, request.request_id, data)
+        )
+        jobs.append(
+            (id_, created, body, correlation, rev + 1, attempt + 1, failures, releases, epoch,
+             lease, timeout, run_at, deadline, created_at, at, signals)
+        )  # fmt: skip
+        turn.count(tenant, queue, state, -1)
+        turn.count(tenant, queue, _CLAIMED)
+    turn.write("claim", updates)
+    turn.write("claim_event", _seals(turn, events))
+    ids = b"".join(row[0] for row in rows)
+    turn.write("claimed", [(request.request_id, turn.now, soonest, epoch, owner, ids)])
+    return [_claimed(turn, row, owner) for row in jobs]
+
+
+def _claimed(turn: Turn, row: Row, owner: str) -> Claimed:
+    try:
+        return claimed_job(row, job_id(row[0]), owner, turn.seen)
+    except KeyError:
+        turn.learn_created(row[1])
+        return claimed_job(row, job_id(row[0]), owner, turn.seen)
+
+
+def _seals(turn: Turn, events: list[Row]) -> list[Row]:
+    if not turn.sealing:
+        return [(*row, None) for row in events]
+    sealed = []
+    for row in events:
+        id_, rev, state, at, attempt, lease, owner, request_id, data = row
+        before = turn.last_seal(id_)
+        values = (
+            id_, rev, EventType.CLAIMED.code, state, _CLAIMED, at, attempt, 0, lease, None, None, 1,
+            owner, request_id, None, None, data, None,
+        )  # fmt: skip
+        sealed.append((*row, seal(before, values)))
+    return sealed
+
+
+def _repeated(turn: Turn, request: ClaimRequest) -> list[Claimed] | None:
+    """Answer a request that took something before; None if it never did."""
+    known = turn.row("claim_of", (request.request_id,))
+    if known is None:
+        return None
+    owner, ids = known
+    if owner != request.owner:
+        raise RequestIdReused(
+            f"claim request {request.request_id!r} was made by {owner}; use a new request_id"
+        )
+    held = []
+    for start in range(0, len(ids), 16):
+        for attempt, data, body, correlation_id, *row in turn.rows(
+            "claimed_under", (ids[start : start + 16], request.request_id)
+        ):
+            job = turn.job(row)
+            if job.owner == owner and job.attempt == attempt and _is_live(turn, job):
+                created = read_created_text(data, turn.seen)
+                text = None if body is None else body.encode()
+                held.append(
+                    Claimed(job=job, created=created, body=text, correlation_id=correlation_id)
+                )
+    if not held:
+        raise LeaseConflictError(
+            f"claim request {request.request_id!r} was answered before, and nothing of it is "
+            "held any more; claim with a new request_id"
+        )
+    return held
+
+
+def _is_live(turn: Turn, job: Any) -> bool:
+    return (job.lease_expires_at or 0) > turn.now and job.epoch == turn.epoch

@@ -1,0 +1,113 @@
+"""One database file as a process has it open: one writer, a few readers, shared by its stores."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import apsw
+
+from holdfast.stores.columns import Dictionary
+from holdfast.stores.sqlite.connections import FATAL, Patience, Place, connect, translate
+from holdfast.stores.sqlite.session import Session
+from holdfast.stores.sqlite.writer import Writer
+
+T = TypeVar("T")
+READERS = 4
+
+
+class Database:
+    """What all stores of one file share: `join` gives it, `leave` lets go of it."""
+
+    def __init__(self, place: Place, connection: apsw.Connection) -> None:
+        """Take over a connection whose schema is the right one."""
+        self.seen = Dictionary()
+        self.writer = Writer(connection, place, self.seen)
+        self.users = 0
+        self._place = place
+        self._idle: deque[apsw.Connection] = deque()
+        self._readers = ThreadPoolExecutor(READERS, f"holdfast reader of {place.path}")
+
+    async def read(self, action: Callable[[Session], T]) -> T:
+        """Do something that only reads, in one short snapshot."""
+        if self._place.in_memory:
+            # There is but one connection, and the writer has it.
+            return await self.writer.perform(action, lambda: 0)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, self._read, action)
+
+    def _read(self, action: Callable[[Session], T]) -> T:
+        try:
+            return Patience(self._place.deadline_seconds).spend(lambda: self._snapshot(action))
+        except apsw.Error as error:
+            raise translate(error) from error
+
+    def _snapshot(self, action: Callable[[Session], T]) -> T:
+        try:
+            connection = self._idle.popleft()
+        except IndexError:
+            connection = connect(self._place, writes=False)
+        try:
+            connection.execute("BEGIN")
+            result = action(Session(connection, self.seen))
+            connection.execute("COMMIT")
+        except FATAL:
+            # A new one may do better once the disk does.
+            connection.close()
+            raise
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            self._idle.append(connection)
+            raise
+        self._idle.append(connection)
+        return result
+
+    def close(self) -> None:
+        """Finish what was begun and let go of the file; blocks until it is done."""
+        self._readers.shutdown()
+        while self._idle:
+            self._idle.popleft().close()
+        self.writer.stop()
+
+
+_open: dict[tuple[int, str, str | None, str], Database] = {}
+_lock = threading.Lock()
+
+
+def join(place: Place, prepare: Callable[[apsw.Connection, Place], None]) -> Database:
+    """Open a database, or share it with the stores of this process that have it open.
+
+    `prepare` checks or makes the schema before anybody uses it. Blocks.
+    """
+    with _lock:
+        database = _open.get(_key(place))
+        if database is None:
+            connection = connect(place)
+            try:
+                prepare(connection, place)
+            except BaseException:
+                connection.close()
+                raise
+            database = _open[_key(place)] = Database(place, connection)
+        database.users += 1
+        return database
+
+
+def leave(place: Place, database: Database) -> None:
+    """Let go of a database; the last one closes it. Blocks."""
+    with _lock:
+        database.users -= 1
+        if database.users == 0:
+            del _open[_key(place)]
+            database.close()
+
+
+def _key(place: Place) -> tuple[int, str, str | None, str]:
+    # With the process: what a fork copied has no threads.
+    return os.getpid(), place.path, place.vfs, place.synchronous

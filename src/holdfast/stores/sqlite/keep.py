@@ -1,0 +1,137 @@
+"""Upkeep: what sweeps and operators do. Due work, queues, retention, the epoch, rebuilding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.errors import RequestIdReused
+from holdfast.lifecycle.job import Job, JobId
+from holdfast.lifecycle.times import SECOND
+from holdfast.ports import Due, KeyRow, QueueStatus
+from holdfast.stores.columns import JOB_COLUMNS
+from holdfast.stores.sqlite.read import queue_status, split_ids
+from holdfast.stores.sqlite.rows import job_row
+from holdfast.stores.sqlite.session import SQL, Session, fragment
+from holdfast.stores.sqlite.turn import Turn
+
+CLAIM_MEMORY = 600 * SECOND
+"""How long a claim of which nothing is held any more is still known when it is asked for again."""
+
+
+def epoch(session: Session) -> int:
+    """Read the epoch under which claims are made."""
+    return int(session.meta()["epoch"])
+
+
+def due_wakes(session: Session, now: int, limit: int) -> Due | None:
+    """List jobs whose deadline, timeout or wait has run out; None if a lease may have passed.
+
+    The common answer of a sweep, without the write lock: only claims are tidied up when looked at.
+    """
+    current = epoch(session)
+    if session.rows("due_claims", (now, current, 1)):
+        return None
+    return Due(now=now, epoch=current, jobs=session.jobs("due_wakes", (now, limit)))
+
+
+def due(turn: Turn, limit: int) -> Due:
+    """List the same and jobs whose lease has passed; tidy up the claims that were looked at."""
+    found = {job.id: job for job in turn.jobs("due_wakes", (turn.now, limit))}
+    passed: dict[JobId, Job] = {}
+    for request_id, ids, at in turn.rows("due_claims", (turn.now, turn.epoch, limit)):
+        held = [job for id_ in split_ids(ids) for job in turn.jobs("due_leases", (id_,))]
+        _tidy_claim(turn, request_id, at, held)
+        passed |= {job.id: job for job in held if job.id not in found and _is_lost(turn, job)}
+    late = sorted(passed.values(), key=lambda job: job.lease_expires_at or 0)
+    return Due(now=turn.now, epoch=turn.epoch, jobs=[*found.values(), *late][:limit])
+
+
+def _is_lost(turn: Turn, job: Job) -> bool:
+    return (job.lease_expires_at or 0) <= turn.now or (job.epoch or 1) < turn.epoch
+
+
+def _tidy_claim(turn: Turn, request_id: str, at: int, held: Sequence[Job]) -> None:
+    """Look at a claim again when a lease may pass; forget it when nothing is held."""
+    if not held and at + CLAIM_MEMORY <= turn.now:
+        turn.write("drop_claims", [(request_id,)])
+    else:
+        leases = [job.lease_expires_at or 0 for job in held]
+        turn.write("push_claims", [(min(leases, default=at + CLAIM_MEMORY), request_id)])
+
+
+def move_queue(
+    turn: Turn,
+    type: str,
+    queue: str,
+    *,
+    actor: str,
+    reason: str | None = None,
+    request_id: str | None = None,
+) -> QueueStatus:
+    """Pause or resume a queue, with an entry in its ledger; repeating is success."""
+    if not _is_queue_repeat(turn, type, queue, actor, request_id):
+        if type == "paused":
+            moved = turn.write("pause", [(queue, turn.now, actor, reason)])
+        else:
+            moved = turn.write("resume", [(queue,)])
+            turn.woken.add(queue)
+        if moved:
+            turn.write("queue_event", [(queue, type, turn.now, actor, reason, request_id)])
+    row = turn.row("queue", (queue,))
+    return QueueStatus(name=queue) if row is None else queue_status(row)
+
+
+def _is_queue_repeat(turn: Turn, type: str, queue: str, actor: str, request_id: str | None) -> bool:
+    known = None if request_id is None else turn.row("queue_request", (request_id,))
+    if known is not None and known != (queue, type, actor):
+        raise RequestIdReused(
+            f"request_id {request_id!r} already stands for queue {known[0]!r} {known[1]}"
+        )
+    return known is not None
+
+
+def erase_bodies(turn: Turn, ids: Sequence[JobId]) -> int:
+    """Erase bodies of jobs that are being cleaned."""
+    return turn.write("erase_bodies", [(id_.bytes,) for id_ in ids])
+
+
+def drop_beats(turn: Turn, before: int, limit: int) -> int:
+    """Drop old heartbeats."""
+    return turn.write("drop_beats", [(before, limit)])
+
+
+def bump_epoch(turn: Turn) -> int:
+    """Fence all claims made so far."""
+    turn.write("set_meta", [("epoch", str(turn.epoch + 1))])
+    return turn.epoch + 1
+
+
+def set_sealing(turn: Turn, on: bool) -> None:
+    """Turn the hash chain over new events on or off."""
+    turn.write("set_meta", [("sealing", "on" if on else "off")])
+
+
+def rebuild(turn: Turn, jobs: Sequence[Job], keys: Sequence[tuple[JobId, KeyRow]]) -> None:
+    """Replace the projection of these jobs; the triggers on job rows are set aside meanwhile."""
+    guards = turn.rows("guards")
+    for name, _ in guards:
+        turn.connection.execute(fragment("drop_guard", name=name))
+    ids = [(job.id.bytes,) for job in jobs]
+    turn.write("remove_job", ids)
+    turn.write("remove_keys", ids)
+    turn.remember(jobs)
+    marks = ", ".join("?" * len(JOB_COLUMNS))
+    turn.write_text(fragment("restore_job", marks=marks), map(job_row, jobs))
+    turn.write(
+        "submit_keys",
+        [(key.tenant, key.kind.code, key.key, id_.bytes, key.digest) for id_, key in keys],
+    )
+    turn.write("add_claims", ids)
+    for _, text in guards:
+        turn.connection.execute(text)
+
+
+def recount(turn: Turn) -> None:
+    """Count the summaries anew."""
+    turn.connection.execute(SQL["clear_counts"])
+    turn.connection.execute(SQL["recount"])

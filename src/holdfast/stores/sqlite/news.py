@@ -1,0 +1,87 @@
+"""News of work: who waits for it, and what came since somebody last looked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Collection, Iterable
+
+LOOK_SECONDS = 0.005
+"""How often the writer looks for commits of other processes while somebody waits."""
+
+
+class News:
+    """Numbered moments at which work may have come. All methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        """Know of nothing."""
+        self.number = 0
+        self._queues: dict[str, int] = {}
+        self._foreign = 0
+        self._version: int | None = None
+        self._waiting: dict[asyncio.Future[bool], frozenset[str]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def awaited(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiting)
+
+    def interval(self) -> float | None:
+        """Tell how long to rest before looking again; None when nobody waits."""
+        return LOOK_SECONDS if self._waiting else None
+
+    def came(self, queues: Collection[str]) -> None:
+        """Tell that a commit of this process may have brought work to queues."""
+        if not queues:
+            return
+        with self._lock:
+            self.number += 1
+            self._queues.update(dict.fromkeys(queues, self.number))
+            self._tell(
+                future for future, wanted in self._waiting.items() if not wanted.isdisjoint(queues)
+            )
+
+    def foreign(self, version: int | None) -> None:
+        """Hear the file's data version; another one than before means a foreign commit."""
+        with self._lock:
+            known, self._version = self._version, version
+            if known is not None and known != version:
+                self.number += 1
+                self._foreign = self.number
+                self._tell(self._waiting)
+
+    def since(self, queues: Iterable[str], number: int) -> bool:
+        """Whether work may have come to these queues after that number."""
+        with self._lock:
+            return self._since(queues, number)
+
+    def _since(self, queues: Iterable[str], number: int) -> bool:
+        return self._foreign > number or any(self._queues.get(q, 0) > number for q in queues)
+
+    async def wait(self, queues: frozenset[str], number: int, limit_seconds: float) -> bool:
+        """Wait until work may have come after that number, or the limit."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        with self._lock:
+            if self._since(queues, number):
+                return True
+            self._waiting[future] = queues
+        timer = loop.call_later(limit_seconds, _settle, future, False)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+            with self._lock:
+                self._waiting.pop(future, None)
+
+    def _tell(self, futures: Iterable[asyncio.Future[bool]]) -> None:
+        for future in futures:
+            with contextlib.suppress(RuntimeError):  # its loop is closed, nobody waits
+                future.get_loop().call_soon_threadsafe(_settle, future, True)
+
+
+def _settle(future: asyncio.Future[bool], came: bool) -> None:
+    if not future.done():
+        future.set_result(came)

@@ -1,0 +1,382 @@
+-- The statements of the SQLite store. Blocks of the same name in ../postgres/queries.sql do the
+-- same there. differs from postgres, everywhere: a statement runs once per row, on rows whose times
+-- and codes were filled in by the writer, because whoever holds the write lock is alone: what it
+-- read is what it changes.
+
+-- name: meta
+-- The epoch under which claims are made, and whether events are sealed.
+SELECT key, value FROM meta
+
+-- name: set_meta
+-- Change one of them.
+UPDATE meta SET value = ?2 WHERE key = ?1
+
+-- name: submit
+-- Insert a decided job. Its first event follows by the statement `event`.
+INSERT INTO jobs (id, created_at, updated_at, run_at, deadline_at, needs, policy, rev, cpus,
+    memory_mb, step_index, state, kind, priority, key_kinds, link_kind, parent_id, tenant, task,
+    queue, job_id, workflow_id, held_by)
+VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: event
+-- Append an event.
+INSERT INTO events ({{columns.events}})
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: beat
+-- Append a heartbeat.
+INSERT INTO beats (id, rev, type, state, at, attempt, lease_expires_at, actor, request_id, reason,
+    seal)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: count
+-- Change a summary.
+INSERT INTO counts (tenant, queue, state, jobs) VALUES (?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs
+
+-- name: submit_keys
+-- Take a key that nobody holds.
+INSERT INTO keys (tenant, kind, key, id, digest) VALUES (?, ?, ?, ?, ?)
+
+-- name: held_keys
+-- Who holds a key.
+SELECT id, digest FROM keys WHERE tenant = ? AND kind = ? AND key = ?
+
+-- name: drop_keys
+-- Give back what a losing submit took in this transaction.
+DELETE FROM keys WHERE tenant = ? AND kind = ? AND key = ?
+
+-- name: first_event
+-- What a job was submitted with.
+SELECT {{columns.events}} FROM events WHERE id = ? AND rev = 1
+
+-- name: last_seal
+-- The seal that the next one hangs on.
+SELECT seal FROM events WHERE id = ? ORDER BY rev DESC LIMIT 1
+
+-- name: claim_arm
+-- One range (a queue, a set of needs, a class) in its order.
+SELECT claim_order, id FROM jobs
+WHERE queue = ? AND needs = ? AND priority = ? AND claim_order <= ?
+
+-- name: claim_ranges
+-- What is due, merged from ranges. differs from postgres: SQLite merges them lazily, and reads few
+-- rows beyond the limit; what a submit fixed comes along from the first event.
+SELECT j.id, e.data, e.body, e.correlation_id, j.rev, j.attempt, j.failures, j.releases, j.state,
+    j.policy, j.run_at, j.deadline_at, j.created_at, j.updated_at, j.signals, j.tenant, j.queue,
+    j.cpus, j.memory_mb
+FROM (:arms ORDER BY claim_order, id LIMIT ?) AS p
+CROSS JOIN jobs AS j ON j.id = p.id
+CROSS JOIN events AS e ON e.id = p.id AND e.rev = 1
+
+-- name: claim
+-- The one place where SQL restates an edge of the law: queued, retrying, stalled -> claimed.
+UPDATE jobs SET state = {{state.claimed}}, rev = rev + 1, attempt = attempt + 1, owner = ?,
+    epoch = ?, lease_expires_at = ?, timeout_at = ?, started_at = NULL, updated_at = ?
+WHERE id = ?
+
+-- name: claim_event
+-- Its event; the other columns are NULL or stand for nothing.
+INSERT INTO events (id, rev, type, from_state, to_state, at, attempt, lease_expires_at, actor,
+    request_id, data, seal)
+VALUES (?, ?, {{event.job_claimed}}, ?, {{state.claimed}}, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: claimed
+-- One row per claim that took something.
+INSERT INTO claims (request_id, at, expires_at, epoch, owner, ids) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: add_claims
+-- An adopted or rebuilt job gets a claim of its own, for those who look for what is held.
+INSERT INTO claims (request_id, at, expires_at, epoch, owner, ids)
+SELECT 'job:' || lower(hex(id)) || ':' || rev, updated_at, lease_expires_at, epoch, owner, id
+FROM jobs WHERE id = ? AND owner IS NOT NULL ON CONFLICT DO NOTHING
+
+-- name: claim_of
+-- What a claim request took.
+SELECT owner, ids FROM claims WHERE request_id = ?
+
+-- name: claimed_under
+-- One job of it as it stands now, with the attempt that the request began.
+SELECT c.attempt, e.data, e.body, e.correlation_id, {{columns.jobs.j}}
+FROM jobs AS j
+CROSS JOIN events AS e ON e.id = j.id AND e.rev = 1
+CROSS JOIN events AS c ON c.id = j.id AND c.type = {{event.job_claimed}} AND c.request_id = ?2
+WHERE j.id = ?1
+
+-- name: paused
+-- Queues of which nothing may be claimed.
+SELECT name FROM queues WHERE paused_at IS NOT NULL
+
+-- name: commit
+-- A compare-and-set write. differs from postgres: it names the columns that the change touches and
+-- no other, so that only their checks and indexes are looked at.
+UPDATE jobs SET :columns WHERE id = ? AND rev = ?
+
+-- name: commit_fenced
+-- An owner's write also needs a live lease of the present epoch.
+UPDATE jobs SET :columns WHERE id = ? AND rev = ? AND lease_expires_at > ? AND epoch = ?
+
+-- name: free_keys
+-- Free keys whose term ended with this write: kinds are a bit mask.
+DELETE FROM keys WHERE id = ? AND kind & ? <> 0
+
+-- name: event_at
+-- The event at a revision, for settling a write whose reply was lost.
+SELECT {{columns.events}} FROM events WHERE id = ?1 AND rev = ?2
+UNION ALL
+SELECT id, rev, type, state, state, at, attempt, 0, lease_expires_at, NULL, NULL, 1, actor,
+    request_id, reason, NULL, NULL, NULL, NULL, seal
+FROM beats WHERE id = ?1 AND rev = ?2
+
+-- name: get
+-- A job row by id.
+SELECT {{columns.jobs}} FROM jobs WHERE id = ?
+
+-- name: policy
+-- A policy by key.
+SELECT id, body FROM policies WHERE id = ?
+
+-- name: need
+-- A set of needs by key.
+SELECT id, body FROM needs WHERE id = ?
+
+-- name: needs
+-- Sets of needs that came after a position.
+SELECT position, id, body FROM needs WHERE position > ?
+
+-- name: add_policies
+-- Remember a policy: content-addressed, so the first writer's row is everyone's.
+INSERT INTO policies (id, body, lease, start_timeout) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: add_needs
+-- Remember a set of needs.
+INSERT INTO needs (id, body) VALUES (?, ?) ON CONFLICT DO NOTHING
+
+-- name: look_up
+-- Who holds a key.
+SELECT id FROM keys WHERE tenant = ? AND kind = ? AND key = ?
+
+-- name: look_up_id
+-- A job by the text of its internal id, which is its job_id unless one was given.
+SELECT id FROM jobs WHERE id = ? AND tenant = ?
+
+-- name: find
+-- Jobs, newest first; `:filters` are some of the blocks below.
+SELECT {{columns.jobs}} FROM jobs WHERE 1 :filters ORDER BY id DESC LIMIT :limit
+
+-- name: find_tenant
+-- A filter of find.
+AND tenant = :tenant
+
+-- name: find_states
+-- A filter of find: states as a JSON list of codes.
+AND state IN (SELECT value FROM json_each(:states))
+
+-- name: find_queue
+-- A filter of find.
+AND queue = :queue
+
+-- name: find_task
+-- A filter of find.
+AND task = :task
+
+-- name: find_parent_id
+-- A filter of find.
+AND parent_id = :parent_id
+
+-- name: find_workflow_id
+-- A filter of find.
+AND workflow_id = :workflow_id
+
+-- name: find_correlation_id
+-- A filter of find: through the event that carries it.
+AND id IN (SELECT id FROM events WHERE correlation_id = :correlation_id)
+
+-- name: find_error_code
+-- A filter of find.
+AND error_code = :error_code
+
+-- name: find_letter
+-- A filter of find.
+AND letter = :letter
+
+-- name: find_created_from
+-- A filter of find.
+AND created_at >= :created_from
+
+-- name: find_created_until
+-- A filter of find.
+AND created_at < :created_until
+
+-- name: find_before
+-- A filter of find: the cursor.
+AND id < :before
+
+-- name: events
+-- One job's events after a revision, heartbeats among them.
+SELECT {{columns.events}} FROM events WHERE id = ?1 AND rev > ?2
+UNION ALL
+SELECT id, rev, type, state, state, at, attempt, 0, lease_expires_at, NULL, NULL, 1, actor,
+    request_id, reason, NULL, NULL, NULL, NULL, seal
+FROM beats WHERE id = ?1 AND rev > ?2
+ORDER BY rev LIMIT ?3
+
+-- name: events_by_type
+-- B19: (type, ts).
+SELECT {{columns.events}} FROM events
+WHERE type = ? AND at >= ? AND at < ? ORDER BY at, id, rev LIMIT ?
+
+-- name: events_by_correlation
+-- B19: (correlation_id), through the first event that carries it.
+SELECT {{columns.events.e}}
+FROM (SELECT DISTINCT id FROM events WHERE correlation_id = ?) AS f
+CROSS JOIN events AS e ON e.id = f.id
+WHERE e.at >= ? AND e.at < ? ORDER BY e.at, e.id, e.rev LIMIT ?
+
+-- name: tail
+-- All events after a position: commits come one after the other, so none appears behind it.
+SELECT position, {{columns.events}} FROM events WHERE position > ? ORDER BY position LIMIT ?
+
+-- name: due_wakes
+-- Jobs whose deadline, timeout or wait has run out.
+SELECT {{columns.jobs}} FROM jobs WHERE wake_at <= ? ORDER BY wake_at LIMIT ?
+
+-- name: due_claims
+-- Claims of which a lease may have passed, or which were made before a restore.
+SELECT request_id, ids, at FROM claims WHERE expires_at <= ?1
+UNION
+SELECT request_id, ids, at FROM claims WHERE epoch < ?2
+LIMIT ?3
+
+-- name: due_leases
+-- A job of those, if it is still held.
+SELECT {{columns.jobs}} FROM jobs WHERE id = ? AND owner IS NOT NULL
+
+-- name: push_claims
+-- Look at a claim again when its next lease may have passed.
+UPDATE claims SET expires_at = ? WHERE request_id = ?
+
+-- name: drop_claims
+-- Forget a claim of which nothing is held any more.
+DELETE FROM claims WHERE request_id = ?
+
+-- name: owned
+-- The claims of an owner.
+SELECT ids FROM claims WHERE owner = ?
+
+-- name: owned_job
+-- A job, if that owner holds it.
+SELECT {{columns.jobs}} FROM jobs WHERE id = ? AND owner = ?
+
+-- name: counts
+-- Summaries.
+SELECT tenant, queue, state, jobs FROM counts
+WHERE (?1 IS NULL OR tenant = ?1) AND jobs <> 0 ORDER BY 1, 2, 3
+
+-- name: clear_counts
+-- Begin the summaries anew.
+DELETE FROM counts
+
+-- name: recount
+-- Count all jobs.
+INSERT INTO counts (tenant, queue, state, jobs)
+SELECT tenant, queue, state, count(*) FROM jobs GROUP BY 1, 2, 3
+
+-- name: queue
+-- How a queue stands.
+SELECT name, paused_at, paused_by, reason FROM queues WHERE name = ?
+
+-- name: pause
+-- Pause a queue; one that is paused keeps who did it first.
+INSERT INTO queues (name, paused_at, paused_by, reason) VALUES (?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE
+SET paused_at = excluded.paused_at, paused_by = excluded.paused_by, reason = excluded.reason
+WHERE queues.paused_at IS NULL
+
+-- name: resume
+-- Resume a queue.
+UPDATE queues SET paused_at = NULL, paused_by = NULL, reason = NULL
+WHERE name = ? AND paused_at IS NOT NULL
+
+-- name: queue_event
+-- An entry of the queues' ledger.
+INSERT INTO queue_events (queue, type, at, actor, reason, request_id) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: queue_request
+-- What a request_id stood for.
+SELECT queue, type, actor FROM queue_events WHERE request_id = ?
+
+-- name: queues
+-- Queues that were ever paused.
+SELECT name, paused_at, paused_by, reason FROM queues ORDER BY name
+
+-- name: queue_events
+-- The queues' ledger.
+SELECT queue, type, at, actor, reason, request_id FROM queue_events
+WHERE ?1 IS NULL OR queue = ?1 ORDER BY position
+
+-- name: erase_bodies
+-- Erase what retention no longer keeps; digests stay.
+UPDATE events SET body = NULL
+WHERE id = ?1 AND body IS NOT NULL
+    AND EXISTS (SELECT 1 FROM jobs WHERE id = ?1 AND retention <> {{retention.live}})
+
+-- name: drop_beats
+-- Drop old heartbeats, but never the one that a present lease rests on.
+DELETE FROM beats WHERE (id, rev) IN (
+    SELECT b.id, b.rev FROM beats AS b
+    WHERE b.at < ? AND NOT EXISTS (
+        SELECT 1 FROM jobs AS j WHERE j.id = b.id AND j.rev = b.rev)
+    LIMIT ?)
+
+-- name: ledger_ids
+-- The next job ids, and with them the bound of the next batch of the ledger.
+SELECT id FROM jobs WHERE id > ? ORDER BY id LIMIT ?
+
+-- name: ledger_event_ids
+-- The next ids that have events or heartbeats: where no job row is left, orphans.
+SELECT id FROM (
+    SELECT DISTINCT id FROM events WHERE id > ?1
+    UNION SELECT DISTINCT id FROM beats WHERE id > ?1)
+ORDER BY id LIMIT ?2
+
+-- name: ledger_jobs
+-- Job rows between two ids.
+SELECT {{columns.jobs}} FROM jobs WHERE id > ? AND id <= ? ORDER BY id
+
+-- name: ledger_events
+-- All events between two ids, heartbeats among them.
+SELECT {{columns.events}} FROM events WHERE id > ?1 AND id <= ?2
+UNION ALL
+SELECT id, rev, type, state, state, at, attempt, 0, lease_expires_at, NULL, NULL, 1, actor,
+    request_id, reason, NULL, NULL, NULL, NULL, seal
+FROM beats WHERE id > ?1 AND id <= ?2
+ORDER BY id, rev
+
+-- name: ledger_keys
+-- Keys of the jobs between two ids.
+SELECT id, tenant, kind, key, digest FROM keys WHERE id > ? AND id <= ?
+
+-- name: size
+-- How many jobs there are.
+SELECT coalesce(sum(jobs), 0) FROM counts
+
+-- name: guards
+-- The triggers on job rows: a rebuild lays them down and puts them up again.
+SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'jobs'
+
+-- name: drop_guard
+-- Lay one down; `:name` is one of those above.
+DROP TRIGGER :name
+
+-- name: remove_job
+-- Remove a projection that is about to be rebuilt.
+DELETE FROM jobs WHERE id = ?
+
+-- name: remove_keys
+-- Remove the keys of a job that is about to be rebuilt.
+DELETE FROM keys WHERE id = ?
+
+-- name: restore_job
+-- Insert a projection as its events say it is; `:marks` is one mark per column.
+INSERT INTO jobs ({{columns.jobs}}) VALUES (:marks)

@@ -1,0 +1,168 @@
+"""What only reads: jobs, lists, events, the tail, the ledger. Each in one short snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from holdfast.lifecycle.job import Job, JobId, LoggedEvent
+from holdfast.lifecycle.states import KeyKind, State
+from holdfast.ports import (
+    Count,
+    EventQuery,
+    LedgerEntry,
+    Page,
+    Query,
+    QueueEvent,
+    QueueStatus,
+    Tail,
+)
+from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
+from holdfast.stores.entries import entries
+from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
+
+EVER = 2**62
+Ledger: TypeAlias = tuple[bytes, list[LedgerEntry]]
+
+
+def get(session: Session, ids: Sequence[JobId]) -> list[Job | None]:
+    """Read jobs by internal id."""
+    return [session.get(id_.bytes) for id_ in ids]
+
+
+def look_up(session: Session, tenant: str, kind: KeyKind, key: str) -> JobId | None:
+    """Find who holds a key; a job_id that was not given is the text of the internal id."""
+    # A dedupe key is stored under one kind, whatever its term.
+    stored = KeyKind.DEDUPE if kind is KeyKind.DEDUPE_LIVE else kind
+    row = session.row("look_up", (tenant, stored.code, key))
+    if row is None and kind is KeyKind.JOB_ID and (id_ := _as_id(key)) is not None:
+        row = session.row("look_up_id", (id_.bytes, tenant))
+    return None if row is None else job_id(row[0])
+
+
+def _as_id(key: str) -> UUID | None:
+    try:
+        return UUID(key)
+    except ValueError:
+        return None
+
+
+def find(session: Session, query: Query) -> Page:
+    """List jobs, newest first."""
+    given = {
+        name: value
+        for name in query.__struct_fields__
+        if (value := getattr(query, name)) not in (None, ()) and name != "limit"
+    }
+    filters = "\n".join(fragment(f"find_{name}") for name in given)
+    if "states" in given:
+        given["states"] = msgspec.json.encode([state.code for state in query.states]).decode()
+    if query.letter is not None:
+        given["letter"] = query.letter.code
+    for name in ("parent_id", "before"):
+        if name in given:
+            given[name] = given[name].bytes
+    # One more than asked for tells whether there is a next page.
+    given["limit"] = query.limit + 1
+    rows = session.connection.execute(fragment("find", filters=filters), given).fetchall()
+    jobs = [session.job(row) for row in rows[: query.limit]]
+    return Page(jobs, jobs[-1].id if len(rows) > query.limit else None)
+
+
+def find_events(session: Session, query: EventQuery) -> list[LoggedEvent]:
+    """Look events up across jobs."""
+    since, until = query.since or 0, EVER if query.until is None else query.until
+    if query.correlation_id is not None:
+        found = session.events(
+            "events_by_correlation", (query.correlation_id, since, until, query.limit)
+        )
+        return [event for event in found if query.type in (None, event.type.code)]
+    return session.events("events_by_type", (query.type, since, until, query.limit))
+
+
+def tail(session: Session, cursor: str | None, limit: int) -> Tail:
+    """Read all events after a cursor."""
+    rows = session.rows("tail", (int(cursor or 0), limit))
+    return Tail(
+        events=[session.event(row[1:]) for row in rows],
+        cursor=str(rows[-1][0]) if rows else cursor or "0",
+    )
+
+
+def owned(session: Session, owner: str) -> list[Job]:
+    """List what an owner holds."""
+    found: dict[JobId, Job] = {}
+    for (ids,) in session.rows("owned", (owner,)):
+        for id_ in split_ids(ids):
+            found |= {job.id: job for job in session.jobs("owned_job", (id_, owner))}
+    return sorted(found.values(), key=lambda job: job.id.int)
+
+
+def split_ids(ids: bytes) -> list[bytes]:
+    """Read the ids of a claim."""
+    return [ids[i : i + 16] for i in range(0, len(ids), 16)]
+
+
+def counts(session: Session, tenant: str | None) -> list[Count]:
+    """Tell how many jobs are in which state."""
+    return [
+        Count(row[0], row[1], State.of(row[2]), row[3]) for row in session.rows("counts", (tenant,))
+    ]
+
+
+def size(session: Session) -> int:
+    """Tell how many jobs there are."""
+    row = session.row("size")
+    return 0 if row is None else int(row[0])
+
+
+def queues(session: Session) -> list[QueueStatus]:
+    """List queues that are, or were, paused."""
+    return [queue_status(row) for row in session.rows("queues")]
+
+
+def queue_status(row: Row) -> QueueStatus:
+    """Read how a queue stands."""
+    return QueueStatus(name=row[0], paused_at=row[1], paused_by=row[2], reason=row[3])
+
+
+def queue_events(session: Session, queue: str | None) -> list[QueueEvent]:
+    """Read the queues' ledger."""
+    names = ("queue", "type", "at", "actor", "reason", "request_id")
+    return [
+        QueueEvent(**dict(zip(names, row, strict=True)))
+        for row in session.rows("queue_events", (queue,))
+    ]
+
+
+def ledger(session: Session, after: bytes, batch: int) -> Ledger | None:
+    """Read the next jobs by id with all that belongs to them, and the bound they end at."""
+    ids = session.rows("ledger_ids", (after, batch))
+    # Events without a job row: between two of these ids, or past the last one.
+    orphans = session.rows("ledger_event_ids", (after, batch))
+    bounds = [rows[-1][0] for rows in (ids, orphans) if len(rows) == batch]
+    high = min(bounds) if bounds else max((row[0] for row in [*ids, *orphans]), default=None)
+    if high is None:
+        return None
+    jobs = [_readable(row, _JOB_IDS) for row in session.rows("ledger_jobs", (after, high))]
+    events = [_readable(row, _EVENT_IDS) for row in session.rows("ledger_events", (after, high))]
+    keys = [_readable(row, (0,)) for row in session.rows("ledger_keys", (after, high))]
+    for row in jobs:
+        session.learn(row[_POLICY], row[_NEEDS])
+    return high, entries(jobs, events, keys, session.seen)
+
+
+_JOB_IDS = (JOB_COLUMNS.index("id"), JOB_COLUMNS.index("parent_id"))
+_EVENT_IDS = (EVENT_COLUMNS.index("id"),)
+_POLICY, _NEEDS = JOB_COLUMNS.index("policy"), JOB_COLUMNS.index("needs")
+
+
+def _readable(row: Sequence[Any], ids: Sequence[int]) -> list[Any]:
+    values = list(row)
+    for i in ids:
+        if isinstance(values[i], bytes) and len(values[i]) == 16:
+            values[i] = UUID(bytes=values[i])
+    return values

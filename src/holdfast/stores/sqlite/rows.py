@@ -1,0 +1,136 @@
+"""Records and events as rows of SQLite: ids as bytes, words as codes, times filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from holdfast.lifecycle.job import DraftEvent, Job
+from holdfast.lifecycle.policy import needs_key, policy_key
+from holdfast.lifecycle.seal import seal
+from holdfast.lifecycle.states import EventType
+from holdfast.lifecycle.times import After, Time
+from holdfast.stores.columns import (
+    EVENT_COLUMNS,
+    JOB_COLUMNS,
+    created_text,
+    facts_text,
+    tuple_text,
+    write_job,
+)
+
+Row: TypeAlias = tuple[Any, ...]
+
+
+def _code(word: Any) -> int | None:
+    return None if word is None else word.code
+
+
+def _bytes(id: UUID | None) -> bytes | None:
+    return None if id is None else id.bytes
+
+
+WRITTEN: dict[str, Callable[[Any], Any]] = {
+    "state": _code,
+    "held_by": tuple_text,
+    "cancel_requested": _code,
+    "signals": tuple_text,
+    "late_results": tuple_text,
+    "letter": _code,
+    "retention": _code,
+}
+"""How columns that a change may touch are written, where not as they are."""
+
+
+def submit_row(job: Job) -> Row:
+    """Write a new job for the statement `submit`."""
+    return (
+        job.id.bytes,
+        job.created_at,
+        job.updated_at,
+        job.run_at,
+        job.deadline_at,
+        needs_key(job.needs),
+        policy_key(job.policy),
+        job.cpus,
+        job.memory_mb,
+        job.step_index,
+        job.state.code,
+        job.kind.code,
+        job.priority.code,
+        job.key_kinds,
+        _code(job.link_kind),
+        _bytes(job.parent_id),
+        job.tenant,
+        job.task,
+        job.queue,
+        job.job_id,
+        job.workflow_id,
+        tuple_text(job.held_by),
+    )
+
+
+def event_row(event: DraftEvent, base: int, floor: int) -> Row:
+    """Write an event for the statement `event`, without its seal.
+
+    `base` is the clock, but not before `floor`, the time of the job's last event. Only `at` may
+    lie before the clock: a start is told with the commit that follows it.
+    """
+    source = event.from_state
+    text = created_text(event) if event.type is EventType.CREATED else facts_text(event.facts)
+    return (
+        event.id.bytes,
+        event.rev,
+        event.type.code,
+        None if source is None else source.code,
+        event.to_state.code,
+        max(base + event.at.micros, floor) if isinstance(event.at, After) else base,
+        event.attempt,
+        event.beats,
+        _time(event.lease_expires_at, base),
+        _time(event.run_at, base),
+        _time(event.deadline_at, base),
+        event.version,
+        event.actor,
+        event.request_id,
+        event.reason,
+        event.correlation_id,
+        text,
+        None if event.body is None else event.body.decode(),
+        event.digest,
+    )
+
+
+def _time(time: Time | None, base: int) -> int | None:
+    return base + time.micros if isinstance(time, After) else time
+
+
+_BODY, _DIGEST = EVENT_COLUMNS.index("body"), EVENT_COLUMNS.index("digest")
+
+
+def sealed_values(row: Sequence[Any]) -> Row:
+    """Take what a seal covers out of an event row."""
+    return (*row[:_BODY], row[_DIGEST])
+
+
+def sealed(row: Row, before: bytes | None) -> Row:
+    """Add its seal to an event row."""
+    return (*row, seal(before, sealed_values(row)))
+
+
+def beat_row(row: Row) -> Row:
+    """Turn a sealed (or unsealed) event row into one for the statement `beat`."""
+    id_, rev, kind, _, state, at, attempt, _, lease = row[:9]
+    actor, request_id, reason = row[12:15]
+    return (id_, rev, kind, state, at, attempt, lease, actor, request_id, reason, row[-1])
+
+
+def job_row(job: Job) -> Row:
+    """Write a whole record in the order of `JOB_COLUMNS`."""
+    row = list(write_job(job))
+    row[_ID], row[_PARENT] = job.id.bytes, _bytes(job.parent_id)
+    return tuple(row)
+
+
+_ID, _PARENT = JOB_COLUMNS.index("id"), JOB_COLUMNS.index("parent_id")

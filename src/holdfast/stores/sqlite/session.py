@@ -1,0 +1,113 @@
+"""What every operation uses: named statements, and rows read as records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import apsw
+import msgspec
+
+from holdfast.lifecycle.job import Job, JobId, LoggedEvent
+from holdfast.lifecycle.policy import read_policy
+from holdfast.lifecycle.states import EventType
+from holdfast.stores.columns import (
+    EVENT_COLUMNS,
+    JOB_COLUMNS,
+    Dictionary,
+    created_keys,
+    read_event,
+    read_job,
+)
+from holdfast.stores.text import blocks
+
+SQL = blocks("holdfast.stores.sqlite")
+Row: TypeAlias = tuple[Any, ...]
+Parameters: TypeAlias = Sequence[Any] | dict[str, Any]
+_PARENT = JOB_COLUMNS.index("parent_id")
+_POLICY, _NEEDS = JOB_COLUMNS.index("policy"), JOB_COLUMNS.index("needs")
+_TYPE, _DATA = EVENT_COLUMNS.index("type"), EVENT_COLUMNS.index("data")
+
+
+@cache
+def fragment(name: str, **parts: str) -> str:
+    """Put a statement together: the named block without its comment, `:words` filled in."""
+    text = _COMMENT.sub("", SQL[name])
+    for word, part in parts.items():
+        text = text.replace(f":{word}", part)
+    return text
+
+
+_COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
+
+
+class Session:
+    """A connection inside a transaction, and the dictionary of this process."""
+
+    def __init__(self, connection: apsw.Connection, seen: Dictionary) -> None:
+        """Use a connection for one operation."""
+        self.connection = connection
+        self.seen = seen
+
+    def rows(self, name: str, parameters: Parameters = ()) -> list[Row]:
+        """Run a named statement and read all it returns."""
+        return self.connection.execute(SQL[name], parameters).fetchall()
+
+    def row(self, name: str, parameters: Parameters = ()) -> Row | None:
+        """Run a named statement and read its first row."""
+        return self.connection.execute(SQL[name], parameters).fetchone()
+
+    def jobs(self, name: str, parameters: Parameters = ()) -> list[Job]:
+        """Run a named statement that returns job rows."""
+        return [self.job(row) for row in self.rows(name, parameters)]
+
+    def events(self, name: str, parameters: Parameters = ()) -> list[LoggedEvent]:
+        """Run a named statement that returns event rows."""
+        return [self.event(row) for row in self.rows(name, parameters)]
+
+    def meta(self) -> dict[str, str]:
+        """Read the epoch and whether events are sealed."""
+        return {key: value for key, value in self.rows("meta")}  # noqa: C416  rows of two
+
+    def get(self, id: bytes) -> Job | None:
+        """Read one job row."""
+        row = self.row("get", (id,))
+        return None if row is None else self.job(row)
+
+    def job(self, row: Sequence[Any]) -> Job:
+        """Make a record out of a job row."""
+        values = list(row)
+        values[0] = UUID(bytes=values[0])
+        if values[_PARENT] is not None:
+            values[_PARENT] = UUID(bytes=values[_PARENT])
+        self.learn(values[_POLICY], values[_NEEDS])
+        return read_job(values, self.seen)
+
+    def event(self, row: Sequence[Any]) -> LoggedEvent:
+        """Make an event out of an event row."""
+        values = list(row)
+        values[0] = UUID(bytes=values[0])
+        if values[_TYPE] == EventType.CREATED.code:
+            self.learn_created(values[_DATA])
+        return read_event(values, self.seen)
+
+    def learn_created(self, text: str) -> None:
+        """Look up what a first event names."""
+        self.learn(*created_keys(text))
+
+    def learn(self, policy: int, needs: int) -> None:
+        """Look up a policy and needs that this process has not seen."""
+        if not self.seen.missing(policy, needs):
+            return
+        for key, body in self.rows("policy", (policy,)):
+            self.seen.policies[key] = read_policy(body)
+        for key, body in self.rows("need", (needs,)):
+            self.seen.needs[key] = frozenset(msgspec.json.decode(body))
+
+
+def job_id(id: bytes) -> JobId:
+    """Read an id as it is stored."""
+    return JobId(UUID(bytes=id))

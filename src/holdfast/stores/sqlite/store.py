@@ -1,0 +1,257 @@
+"""The store on SQLite: the port's duties, handed to the one writer or to a reader."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+
+from holdfast.errors import StoreError
+from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
+from holdfast.lifecycle.payload import check_text
+from holdfast.lifecycle.states import BEATS, KeyKind
+from holdfast.ports import (
+    Claimed,
+    ClaimRequest,
+    Clock,
+    Count,
+    Due,
+    EventQuery,
+    KeyRow,
+    LedgerEntry,
+    Outcome,
+    Page,
+    Query,
+    QueueEvent,
+    QueueStatus,
+    SubmitOutcome,
+    Tail,
+)
+from holdfast.stores.sqlite import keep, read
+from holdfast.stores.sqlite.claim import Claims
+from holdfast.stores.sqlite.commit import commit
+from holdfast.stores.sqlite.connections import Place, translate
+from holdfast.stores.sqlite.database import Database, join, leave
+from holdfast.stores.sqlite.migrate import prepare
+from holdfast.stores.sqlite.session import Session
+from holdfast.stores.sqlite.submit import submit
+from holdfast.stores.sqlite.turn import Turn
+
+T = TypeVar("T")
+
+
+def wall_clock() -> int:
+    """Tell the time in microseconds: the store's clock, unless a test hands in another."""
+    return time.time_ns() // 1000
+
+
+class SqliteStore:
+    """The ledger in one SQLite file, or in memory (`:memory:`, shared within the process)."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        clock: Callable[[], int] = wall_clock,
+        deadline_seconds: float = 30.0,
+        synchronous: str = "FULL",
+        vfs: str | None = None,
+    ) -> None:
+        """Take the settings; `open` opens the file, and makes one that is not there."""
+        self._place = Place.of(
+            path, vfs=vfs, synchronous=synchronous, deadline_seconds=deadline_seconds
+        )
+        self._clock = clock
+        self._claims = Claims()
+        self._seen_news: dict[frozenset[str], int] = {}
+        self._database: Database | None = None
+        self._process = 0
+
+    async def open(self) -> None:
+        """Open the file; a new one gets the schema, any other must have this version's."""
+        if self._database is not None:
+            return
+        try:
+            self._database = await asyncio.to_thread(join, self._place, prepare)
+        except apsw.Error as error:
+            raise translate(error) from error
+        self._process = os.getpid()
+
+    async def close(self) -> None:
+        """Finish what was begun and let go of the file."""
+        database, self._database = self._database, None
+        if database is not None and self._process == os.getpid():
+            await asyncio.to_thread(leave, self._place, database)
+
+    def _opened(self) -> Database:
+        if self._database is None:
+            raise StoreError("the store is not open; await store.open() first")
+        if self._process != os.getpid():
+            raise StoreError(
+                "the store was opened before a fork; spawn processes, and open a store in each"
+            )
+        return self._database
+
+    async def _read(self, action: Callable[[Session], T]) -> T:
+        return await self._opened().read(action)
+
+    async def _write(self, action: Callable[[Turn], T], *, urgent: bool = False) -> T:
+        return await self._opened().writer.perform(action, self._clock, urgent=urgent)
+
+    async def clock(self) -> Clock:
+        """Read the store's clock and epoch."""
+        epoch = await self._read(keep.epoch)
+        return Clock(self._clock(), epoch)
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
+        """Insert decided jobs with their first events and keys."""
+        return await self._write(lambda turn: submit(turn, jobs)) if jobs else []
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        """Give due jobs to an owner under lease."""
+        check_text(request.owner, "owner", limit=200)
+        queues = frozenset(request.queues)
+
+        def action(turn: Turn) -> list[Claimed]:
+            self._seen_news[queues] = turn.news
+            return self._claims.claim(turn, request)
+
+        return await self._write(action)
+
+    async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
+        """Write each change where its revision still holds."""
+        if not changes:
+            return []
+        # A lease must not run out while its renewal waits behind a long queue of other work.
+        urgent = all(change.event.type in BEATS for change in changes)
+        return await self._write(lambda turn: commit(turn, changes), urgent=urgent)
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        """Read jobs by internal id."""
+        return await self._read(lambda session: read.get(session, ids))
+
+    async def look_up(self, tenant: str, kind: KeyKind, key: str) -> JobId | None:
+        """Find who holds a key."""
+        return await self._read(lambda session: read.look_up(session, tenant, kind, key))
+
+    async def find(self, query: Query) -> Page:
+        """List jobs, newest first."""
+        return await self._read(lambda session: read.find(session, query))
+
+    async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
+        """Read one job's events, heartbeats included."""
+        return await self._read(lambda session: session.events("events", (id.bytes, after, limit)))
+
+    async def find_events(self, query: EventQuery) -> list[LoggedEvent]:
+        """Look events up across jobs."""
+        return await self._read(lambda session: read.find_events(session, query))
+
+    async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
+        """Read all events after a cursor."""
+        return await self._read(lambda session: read.tail(session, cursor, limit))
+
+    async def due(self, *, limit: int = 500) -> Due:
+        """List jobs whose lease, deadline, timeout or wait has run out."""
+        now = self._clock()
+        found = await self._read(lambda session: keep.due_wakes(session, now, limit))
+        if found is not None:
+            return found
+        return await self._write(lambda turn: keep.due(turn, limit))
+
+    async def owned(self, owner: str) -> list[Job]:
+        """List what an owner holds."""
+        return await self._read(lambda session: read.owned(session, owner))
+
+    async def counts(self, tenant: str | None = None) -> list[Count]:
+        """Tell how many jobs are in which state."""
+        return await self._read(lambda session: read.counts(session, tenant))
+
+    async def fold_counts(self) -> None:
+        """Do nothing: here the summaries are kept as they stand."""
+
+    async def pause(
+        self, queue: str, *, actor: str, reason: str | None = None, request_id: str | None = None
+    ) -> QueueStatus:
+        """Let no job of a queue be claimed."""
+        return await self._move_queue("paused", queue, actor, reason, request_id)
+
+    async def resume(
+        self, queue: str, *, actor: str, reason: str | None = None, request_id: str | None = None
+    ) -> QueueStatus:
+        """Let a queue's jobs be claimed again."""
+        return await self._move_queue("resumed", queue, actor, reason, request_id)
+
+    async def _move_queue(
+        self, type: str, queue: str, actor: str, reason: str | None, request_id: str | None
+    ) -> QueueStatus:
+        check_text(queue, "queue", limit=200)
+        check_text(actor, "actor", limit=200)
+        for name, value in (("reason", reason), ("request_id", request_id)):
+            if value is not None:
+                check_text(value, name)
+        return await self._write(
+            lambda turn: keep.move_queue(
+                turn, type, queue, actor=actor, reason=reason, request_id=request_id
+            )
+        )
+
+    async def queues(self) -> list[QueueStatus]:
+        """List queues that are, or were, paused."""
+        return await self._read(read.queues)
+
+    async def queue_events(self, queue: str | None = None) -> list[QueueEvent]:
+        """Read the queues' ledger."""
+        return await self._read(lambda session: read.queue_events(session, queue))
+
+    async def wake_up(self, queues: Sequence[str], *, limit_seconds: float) -> bool:
+        """Wait until work may have come since the last claim from these queues, or the limit."""
+        wanted = frozenset(queues)
+        seen = self._seen_news.get(wanted, 0)
+        writer = self._opened().writer
+        return await writer.await_news(wanted, seen, limit_seconds=limit_seconds)
+
+    async def erase_bodies(self, ids: Sequence[JobId]) -> int:
+        """Erase bodies of jobs that are being cleaned."""
+        return await self._write(lambda turn: keep.erase_bodies(turn, ids))
+
+    async def drop_beats(self, *, before: int, limit: int = 10_000) -> int:
+        """Drop old heartbeats."""
+        return await self._write(lambda turn: keep.drop_beats(turn, before, limit))
+
+    async def bump_epoch(self) -> int:
+        """Fence all claims made so far."""
+        return await self._write(keep.bump_epoch)
+
+    async def set_sealing(self, on: bool) -> None:
+        """Turn the hash chain over new events on or off."""
+        await self._write(lambda turn: keep.set_sealing(turn, on))
+
+    async def ledger(
+        self, *, after: JobId | None = None, batch: int = 500
+    ) -> AsyncIterator[list[LedgerEntry]]:
+        """Read every job and all its events by id, in short snapshots."""
+        low = after.bytes if after else b""
+        while True:
+            page = await self._read(partial(read.ledger, after=low, batch=batch))
+            if page is None:
+                return
+            low, entries = page
+            yield entries
+
+    async def size(self) -> int:
+        """Tell how many jobs there are, by the summaries."""
+        return await self._read(read.size)
+
+    async def rebuild(self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]) -> None:
+        """Replace the projection of these jobs. Nobody else may write meanwhile."""
+        await self._write(lambda turn: keep.rebuild(turn, jobs, keys))
+
+    async def recount(self) -> None:
+        """Count the summaries anew."""
+        await self._write(keep.recount)

@@ -1,0 +1,113 @@
+"""Submit: insert decided jobs with their first events and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from holdfast.errors import LawBroken
+from holdfast.lifecycle.job import Job, JobId, NewJob
+from holdfast.ports import SubmitOutcome, SubmitRefused, Submitted
+from holdfast.stores.batch import stamp
+from holdfast.stores.sqlite.connections import DATA_ERRORS, translate
+from holdfast.stores.sqlite.rows import Row, event_row, sealed, submit_row
+from holdfast.stores.sqlite.turn import Turn
+from holdfast.stores.submitting import Asked, Existing, Holder, Plan
+
+
+def submit(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
+    """Insert a batch; where one of it is bad, or was there before, go through them one by one."""
+    try:
+        with turn.alone():
+            return submit_batch(turn, jobs)
+    except DATA_ERRORS:
+        return [_submit_one(turn, job) for job in jobs]
+
+
+def submit_batch(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
+    """Insert a batch of which none is bad or was there before."""
+    if not any(job.keys for job in jobs):
+        return [Submitted(job, created=True) for job in _insert(turn, jobs)]
+    plan = Plan(jobs)
+    _point_to_ids(turn, plan)
+    _take_keys(turn, plan)
+    made = {job.id: job for job in _insert(turn, plan.winners())}
+    return [_outcome(turn, plan, job, made) for job in jobs]
+
+
+def _submit_one(turn: Turn, job: NewJob) -> SubmitOutcome:
+    try:
+        known = turn.get(job.record.id.bytes)
+        if known is not None:
+            return _settle(turn, job, known)
+        with turn.alone():
+            return submit_batch(turn, [job])[0]
+    except DATA_ERRORS as error:
+        told = translate(error)
+        return SubmitRefused(code=getattr(told, "code", "bad_data"), message=str(told))
+
+
+def _settle(turn: Turn, job: NewJob, known: Job) -> SubmitOutcome:
+    """Answer a submit whose id is there: it is the same one, and its first reply was lost."""
+    first = turn.events("first_event", (job.record.id.bytes,))
+    mine = job.event
+    if any(event.digest == mine.digest and event.request_id == mine.request_id for event in first):
+        return Submitted(known, created=True)
+    return SubmitRefused(
+        code="key_conflict",
+        message=f"the id {known.id} is taken by another job; mint a new one",
+        holder=known.id,
+    )
+
+
+def _insert(turn: Turn, jobs: Sequence[NewJob]) -> list[Job]:
+    now = turn.now
+    made = [stamp(job.record, now, now) for job in jobs]
+    turn.remember(made)
+    events: list[Row] = [event_row(job.event, now, now) for job in jobs]
+    turn.write("submit", map(submit_row, made))
+    if turn.sealing:
+        turn.write("event", [sealed(row, None) for row in events])
+    else:
+        turn.write("event", [(*row, None) for row in events])
+    for job in made:
+        turn.count(job.tenant, job.queue, job.state.code)
+        turn.wake(job)
+    return made
+
+
+def _point_to_ids(turn: Turn, plan: Plan) -> None:
+    """Let a job_id that is the text of an internal id refer to that job (A1)."""
+    for job, id_ in plan.as_ids():
+        if turn.row("look_up_id", (id_.bytes, job.record.tenant)) is not None:
+            plan.refers(job, id_)
+
+
+def _take_keys(turn: Turn, plan: Plan) -> None:
+    """Take the keys that nobody holds, and tell the plan who holds the others."""
+    taken: dict[UUID, list[Asked]] = {}
+    holders: dict[Asked, Holder] = {}
+    for tenant, key, id_ in plan.wanted():
+        asked = (tenant, key.kind, key.key)
+        row = turn.row("held_keys", asked)
+        if row is not None:
+            holders[asked] = Holder(UUID(bytes=row[0]), row[1])
+        else:
+            turn.write("submit_keys", [(*asked, id_.bytes, key.digest)])
+            taken.setdefault(id_, []).append(asked)
+    plan.took({(asked[1], id_) for id_, keys in taken.items() for asked in keys})
+    plan.held(holders)
+    turn.write("drop_keys", [asked for id_ in plan.losers() for asked in taken.get(id_, ())])
+
+
+def _outcome(turn: Turn, plan: Plan, job: NewJob, made: dict[JobId, Job]) -> SubmitOutcome:
+    match plan.verdict(job):
+        case None:
+            return Submitted(made[job.record.id], created=True)
+        case Existing(id=id_):
+            holder = made.get(id_) or turn.get(id_.bytes)
+            if holder is None:
+                raise LawBroken(f"a key of tenant {job.record.tenant!r} belongs to no job: {id_}")
+            return Submitted(holder, created=False)
+        case refused:
+            return refused

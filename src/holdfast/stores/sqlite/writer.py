@@ -1,0 +1,217 @@
+"""The one writer of a database file in this process: a thread that gathers what waits.
+
+Whatever callers have asked for while a transaction was under way goes into the next one, each in
+a savepoint of its own, so that a bad one fails alone and all pay for one flush of the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import apsw
+
+from holdfast.errors import StoreError
+from holdfast.stores.columns import Dictionary
+from holdfast.stores.sqlite.connections import FATAL, Patience, Place, translate
+from holdfast.stores.sqlite.news import News
+from holdfast.stores.sqlite.turn import Turn, settle_counts
+
+T = TypeVar("T")
+Action: TypeAlias = Callable[[Turn], Any]
+TOGETHER = 256
+"""How many callers share a transaction at most: the first must not wait for the last too long."""
+
+
+class Request:
+    """What one caller asked for, and what came of it."""
+
+    def __init__(
+        self,
+        action: Action,
+        clock: Callable[[], int],
+        future: asyncio.Future[Any],
+    ) -> None:
+        """Ask for an action, timed by the asking store's clock, answered to a future."""
+        self.action = action
+        self.clock = clock
+        self.future = future
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def answer(self) -> None:
+        """Tell the caller, unless it has gone; on its own event loop."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class Writer:
+    """Serves write requests, gathered, on one connection that nobody else uses."""
+
+    def __init__(self, connection: apsw.Connection, place: Place, seen: Dictionary) -> None:
+        """Serve from now on."""
+        self.news = News()
+        self._connection = connection
+        self._place = place
+        self._seen = seen
+        self._waiting: deque[Request] = deque()
+        self._urgent: deque[Request] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(
+            target=self._serve, name=f"holdfast writer of {place.path}", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what was asked for, then close; blocks until it is done."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    async def perform(
+        self, action: Callable[[Turn], T], clock: Callable[[], int], *, urgent: bool = False
+    ) -> T:
+        """Have an action done in a transaction, urgent ones first; return once it is durable.
+
+        Cancelling the wait does not undo it: others are in the same transaction.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        request = Request(action, clock, future)
+        with self._changed:
+            if self._closing:
+                raise StoreError("the store is closed")
+            (self._urgent if urgent else self._waiting).append(request)
+            self._changed.notify()
+        return await future
+
+    async def await_news(
+        self, queues: frozenset[str], number: int, *, limit_seconds: float
+    ) -> bool:
+        """Wait until work may have come since a number, or the limit."""
+        # The thread may be resting for as long as nobody waited: it now looks more often.
+        asyncio.get_running_loop().call_soon(self._nudge)
+        return await self.news.wait(queues, number, limit_seconds)
+
+    def _nudge(self) -> None:
+        with self._changed:
+            self._changed.notify()
+
+    def _serve(self) -> None:
+        while (requests := self._gather()) is not None:
+            if requests:
+                self.news.came(self._transact(requests))
+                _deliver(requests)
+            elif not self._place.in_memory:
+                self._look_for_news()
+        self._connection.close()
+
+    def _gather(self) -> list[Request] | None:
+        """Take all that waits; nothing when it is time to look for news, None at the end."""
+        with self._changed:
+            while not (self._urgent or self._waiting):
+                if self._closing:
+                    return None
+                if not self._changed.wait(self.news.interval()):
+                    return []
+            taken = list(self._urgent)
+            self._urgent.clear()
+            while self._waiting and len(taken) < TOGETHER:
+                taken.append(self._waiting.popleft())
+            return taken
+
+    def _look_for_news(self) -> None:
+        """Notice, between transactions, that another process has committed."""
+        try:
+            self.news.foreign(self._data_version())
+        except apsw.Error:
+            # Busy or broken: whoever waits shall look for itself, and meets the error there.
+            self.news.foreign(None)
+
+    def _data_version(self) -> int:
+        version: int = self._connection.pragma("data_version")
+        return version
+
+    def _transact(self, requests: Sequence[Request]) -> set[str]:
+        """Do all requests in one transaction, or, where that fails as a whole, each in its own.
+
+        Returns the queues that may have got work.
+        """
+        patience = Patience(self._place.deadline_seconds)
+        try:
+            patience.spend(lambda: self._connection.execute("BEGIN IMMEDIATE"))
+        except Exception as error:  # noqa: BLE001  the thread's edge: every caller is told
+            _fail(requests, error)
+            return set()
+        try:
+            turns = self._perform_all(requests)
+            patience.spend(lambda: self._connection.execute("COMMIT"))
+        except Exception as error:  # noqa: BLE001  as above
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            if len(requests) == 1:
+                _fail(requests, error)
+                return set()
+            return set().union(*(self._transact([request]) for request in requests))
+        return set().union(*(turn.woken for turn in turns))
+
+    def _perform_all(self, requests: Sequence[Request]) -> list[Turn]:
+        if not self._place.in_memory:
+            self.news.foreign(self._data_version())
+        if len(requests) == 1:
+            turns = [self._perform(requests[0])]
+        else:
+            turns = [self._perform_apart(request) for request in requests]
+        settle_counts(self._connection, turns)
+        return turns
+
+    def _perform(self, request: Request) -> Turn:
+        turn = Turn(self._connection, self._seen, request.clock(), self.news.number)
+        request.error = None
+        request.result = request.action(turn)
+        return turn
+
+    def _perform_apart(self, request: Request) -> Turn:
+        """Do one of several: what it raises is its own, unless the disk or the file gave out."""
+        self._connection.execute("SAVEPOINT caller")
+        try:
+            turn = self._perform(request)
+        except FATAL:
+            raise
+        except Exception as error:
+            if not self._connection.in_transaction:
+                raise
+            self._connection.execute("ROLLBACK TO caller")
+            _fail([request], error)
+            turn = Turn(self._connection, self._seen, 0)
+        self._connection.execute("RELEASE caller")
+        return turn
+
+
+def _fail(requests: Iterable[Request], error: BaseException) -> None:
+    for request in requests:
+        request.error = translate(error)
+
+
+def _deliver(requests: Iterable[Request]) -> None:
+    """Answer all callers, with one call into each event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Request]] = {}
+    for request in requests:
+        by_loop.setdefault(request.future.get_loop(), []).append(request)
+    for loop, answered in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed, its callers are gone
+            loop.call_soon_threadsafe(_answer_all, answered)
+
+
+def _answer_all(requests: Iterable[Request]) -> None:
+    for request in requests:
+        request.answer()

@@ -41,7 +41,7 @@ def essence(world: World, *, blind: bool = False) -> Hashable:
     """
     job = world.job
     return (
-        _seen_of(job, world.now),
+        seen_of(job, world.now),
         world.ticks,
         world.lost_replies,
         _worker_sees(world, world.w1),
@@ -52,7 +52,8 @@ def essence(world: World, *, blind: bool = False) -> Hashable:
     )
 
 
-def _seen_of(job: Job, now: int) -> Hashable:
+def seen_of(job: Job, now: int) -> Hashable:
+    """All that a later step can see of a record."""
     lease = job.lease_expires_at
     return (
         job.state.code,
@@ -78,7 +79,7 @@ def _worker_sees(world: World, party: Party) -> Hashable:
         if known is world.job:
             sees = "current"
         elif rebasing.still_mine(world.job, c.Start(actor=as_owner(party, known))):
-            sees = _seen_of(known, world.now)
+            sees = seen_of(known, world.now)
         else:
             sees = "lost"
     return (party.left, party.beats, sees, known is not None and is_live(known, world.now))

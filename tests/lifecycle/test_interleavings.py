@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import pytest
 
@@ -10,8 +10,8 @@ from holdfast.lifecycle import decide as deciding
 from holdfast.lifecycle import rebase as rebasing
 from holdfast.lifecycle import transitions
 from holdfast.lifecycle.states import TERMINAL, Operation, Role, State
-from tests.lifecycle.search import Findings, explore
-from tests.lifecycle.world import GUARDS, Size
+from tests.lifecycle.search import Findings, essence, explore, seen_of
+from tests.lifecycle.world import GUARDS, Model, Parcel, Size, World, find_request
 
 EVERYBODY = Size(depth=100, claims=1, beats=0, sweeps=2, ticks=1)
 LEASES = EVERYBODY._replace(claims=2, beats=1, cancels=0, signals=0, ticks=2, lost_replies=0)
@@ -66,6 +66,57 @@ def test_no_interleaving_around_a_time_limit_breaks_a_promise(size: Size, tried:
     assert findings.complete
     assert findings.states > 5_000
     assert tried in findings.kinds
+
+
+TINY = EVERYBODY._replace(sweeps=1, signals=0)
+
+
+def reachable(name: Callable[[World], Hashable]) -> set[Hashable]:
+    """All that can become of the job, if worlds of the same name are explored once."""
+    model = Model(TINY)
+    frontier = [model.beginning()]
+    named = {name(frontier[0])}
+    found: set[Hashable] = set()
+    while frontier:
+        world = frontier.pop()
+        found.add((seen_of(world.job, world.now), world.ticks, world.lost_replies))
+        for _, after in model.steps(world):
+            if (given := name(after)) not in named:
+                named.add(given)
+                frontier.append(after)
+    return found
+
+
+def in_full(world: World) -> Hashable:
+    """Name a world by all it holds, but for revisions counted from now and names of requests."""
+    rev = world.job.rev
+    return (
+        seen_of(world.job, world.now),
+        world.ticks,
+        world.lost_replies,
+        *(
+            (
+                party.left,
+                party.known and (rev - party.known.rev, seen_of(party.known, world.now)),
+                party.parcel and (parcel_in(world, party.parcel)),
+            )
+            for party in (world.w1, world.w2, world.sweep, world.ann, world.bob)
+        ),
+    )
+
+
+def parcel_in(world: World, parcel: Parcel) -> Hashable:
+    return (
+        parcel.command.operation,
+        parcel.command.actor,
+        getattr(parcel.command, "as_of", None),
+        find_request(world, parcel.command) is not None,
+        tuple((world.job.rev - change.record.rev, change.event.type) for change in parcel.changes),
+    )
+
+
+def test_taking_like_worlds_for_one_loses_nothing_that_can_become_of_a_job() -> None:
+    assert reachable(essence) == reachable(in_full)
 
 
 Switch = Callable[[pytest.MonkeyPatch], frozenset[str]]

@@ -21,6 +21,7 @@ from holdfast.stores.sqlite.session import fragment, job_id
 from holdfast.stores.sqlite.turn import Turn
 
 _CLAIMED = State.CLAIMED.code
+EVER = 2**62
 
 
 class Claims:
@@ -78,7 +79,7 @@ def _take(turn: Turn, request: ClaimRequest, rows: Sequence[Row]) -> list[Claime
     owner, epoch = request.owner, turn.epoch
     data = facts_text(Facts(epoch=epoch) if epoch != 1 else NO_FACTS)
     updates, events, jobs = [], [], []
-    soonest = None
+    soonest = EVER
     for row in rows:
         (id_, created, body, correlation, rev, attempt, failures, releases, state, policy, run_at,
          deadline, created_at, updated_at, signals, tenant, queue, _, _) = row  # fmt: skip
@@ -88,7 +89,8 @@ def _take(turn: Turn, request: ClaimRequest, rows: Sequence[Row]) -> list[Claime
         at = max(turn.now, updated_at)
         lease = at + terms.lease
         timeout = None if terms.start_timeout is None else at + terms.start_timeout
-        soonest = lease if soonest is None else min(soonest, lease)
+        # A start grants its own, shorter lease: look again when even that may have passed.
+        soonest = min(soonest, lease, at + terms.running_lease)
         updates.append((owner, epoch, lease, timeout, at, id_))
         events.append(
             (id_, rev + 1, state, at, attempt + 1, lease, owner, request.request_id, data)

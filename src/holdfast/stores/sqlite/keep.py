@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.errors import RequestIdReused
 from holdfast.lifecycle.job import Job, JobId
+from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import Due, KeyRow, QueueStatus
 from holdfast.stores.columns import JOB_COLUMNS
@@ -55,8 +56,16 @@ def _tidy_claim(turn: Turn, request_id: str, at: int, held: Sequence[Job]) -> No
     if not held and at + CLAIM_MEMORY <= turn.now:
         turn.write("drop_claims", [(request_id,)])
     else:
-        leases = [job.lease_expires_at or 0 for job in held]
-        turn.write("push_claims", [(min(leases, default=at + CLAIM_MEMORY), request_id)])
+        soonest = min((_may_pass(turn, job) for job in held), default=at + CLAIM_MEMORY)
+        turn.write("push_claims", [(soonest, request_id)])
+
+
+def _may_pass(turn: Turn, job: Job) -> int:
+    """When a lease may pass at the soonest: a start grants its own, shorter one."""
+    lease = job.lease_expires_at or 0
+    if job.state is State.CLAIMED:
+        return min(lease, turn.now + job.policy.running_lease)
+    return lease
 
 
 def move_queue(
@@ -115,7 +124,7 @@ def rebuild(turn: Turn, jobs: Sequence[Job], keys: Sequence[tuple[JobId, KeyRow]
     """Replace the projection of these jobs; the triggers on job rows are set aside meanwhile."""
     guards = turn.rows("guards")
     for name, _ in guards:
-        turn.connection.execute(fragment("drop_guard", name=name))
+        turn.connection.execute(fragment("drop_guard", guard=name))
     ids = [(job.id.bytes,) for job in jobs]
     turn.write("remove_job", ids)
     turn.write("remove_keys", ids)

@@ -161,7 +161,7 @@ SELECT id FROM keys WHERE tenant = ? AND kind = ? AND key = ?
 SELECT id FROM jobs WHERE id = ? AND tenant = ?
 
 -- name: find
--- Jobs, newest first; `:filters` are some of the blocks below.
+-- Jobs, newest first, narrowed by some of the blocks below.
 SELECT {{columns.jobs}} FROM jobs WHERE 1 :filters ORDER BY id DESC LIMIT :limit
 
 -- name: find_tenant
@@ -366,8 +366,8 @@ SELECT coalesce(sum(jobs), 0) FROM counts
 SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'jobs'
 
 -- name: drop_guard
--- Lay one down; `:name` is one of those above.
-DROP TRIGGER :name
+-- Lay one of them down.
+DROP TRIGGER :guard
 
 -- name: remove_job
 -- Remove a projection that is about to be rebuilt.
@@ -378,5 +378,5 @@ DELETE FROM jobs WHERE id = ?
 DELETE FROM keys WHERE id = ?
 
 -- name: restore_job
--- Insert a projection as its events say it is; `:marks` is one mark per column.
+-- Insert a projection as its events say it is.
 INSERT INTO jobs ({{columns.jobs}}) VALUES (:marks)

@@ -114,6 +114,7 @@ class Base:
                 list(new),
                 [policy_text(policy).decode() for policy in new.values()],
                 [policy.lease for policy in new.values()],
+                [policy.running_lease for policy in new.values()],
                 [policy.start_timeout for policy in new.values()],
             )
             self._seen.policies.update(new)

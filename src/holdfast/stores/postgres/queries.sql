@@ -140,7 +140,8 @@ u AS (
     WHERE j.id = k.id AND p.id = j.policy
     RETURNING j.id, j.rev, j.attempt, j.failures, j.releases, j.epoch, j.lease_expires_at,
         j.timeout_at, j.run_at, j.deadline_at, j.created_at, j.updated_at, j.signals, j.tenant,
-        j.queue, k.state AS from_state
+        j.queue, k.state AS from_state,
+        j.updated_at + least(p.lease, p.running_lease) AS look_at
 ),
 e AS (
     INSERT INTO events (id, rev, type, from_state, to_state, at, attempt, lease_expires_at, actor,
@@ -158,7 +159,8 @@ n AS (
 ),
 l AS (
     INSERT INTO claims (request_id, at, expires_at, epoch, owner, ids)
-    SELECT $1, min(updated_at), min(lease_expires_at), min(epoch), $3, array_agg(id) FROM u
+    -- A start may cut a claim's lease short: look when the shortest of them may have passed.
+    SELECT $1, min(updated_at), min(look_at), min(epoch), $3, array_agg(id) FROM u
     HAVING count(*) > 0
 )
 SELECT u.id, r.data, r.body, r.correlation_id, u.rev, u.attempt, u.failures, u.releases, u.epoch,
@@ -291,8 +293,8 @@ SELECT id, body FROM needs
 
 -- name: add_policies
 -- Remember policies: content-addressed, so the first writer's row is everyone's.
-INSERT INTO policies (id, body, lease, start_timeout)
-SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[])
+INSERT INTO policies (id, body, lease, running_lease, start_timeout)
+SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[])
 ON CONFLICT DO NOTHING
 
 -- name: add_needs
@@ -403,7 +405,7 @@ WHERE c.owner = $1 ORDER BY j.id
 -- name: add_claims
 -- An adopted or rebuilt job gets a claim of its own, for those who look for what is held.
 INSERT INTO claims (request_id, at, expires_at, epoch, owner, ids)
-SELECT 'job:' || j.id || ':' || j.rev, j.updated_at, j.lease_expires_at, j.epoch, j.owner,
+SELECT 'job:' || j.id || ':' || j.rev, j.updated_at, 0, j.epoch, j.owner,
     ARRAY[j.id]
 FROM jobs AS j WHERE j.id = ANY ($1::uuid[]) ON CONFLICT DO NOTHING
 

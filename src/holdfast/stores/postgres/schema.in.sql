@@ -29,6 +29,7 @@ CREATE TABLE policies (
     id bigint PRIMARY KEY,
     body text NOT NULL,
     lease bigint NOT NULL,
+    running_lease bigint NOT NULL,
     start_timeout bigint
 );
 CREATE TABLE needs (

@@ -13,6 +13,7 @@ from holdfast.identity import mint_request
 from holdfast.lifecycle.job import Change, Job, JobId, NewJob
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.rebase import has_landed
+from holdfast.lifecycle.states import State
 from holdfast.lifecycle.submit import freed_keys
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import (
@@ -334,7 +335,7 @@ class PostgresStore(Reading):
         pushed: dict[str, int] = {}
         gone = []
         for request_id, held, at in claims:
-            leases = [owned[id_].lease_expires_at or 0 for id_ in held if id_ in owned]
+            leases = [_look_at(owned[id_], now) for id_ in held if id_ in owned]
             if leases or at + CLAIM_MEMORY > now:
                 pushed[request_id] = min(leases, default=at + CLAIM_MEMORY)
             else:
@@ -432,6 +433,12 @@ class PostgresStore(Reading):
     async def recount(self) -> None:
         """Count the summaries anew."""
         await self._fetch("recount")
+
+
+def _look_at(job: Job, now: int) -> int:
+    """When a job's lease may have passed: a start may cut a claim's lease short."""
+    lease = job.lease_expires_at or 0
+    return lease if job.state is State.RUNNING else min(lease, now + job.policy.running_lease)
 
 
 def _refused(error: BaseException) -> SubmitRefused:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
+import msgspec
+
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.seal import SEALED, seal
-from holdfast.lifecycle.states import BEATS, KeyKind
+from holdfast.lifecycle.states import BEATS, EventType, KeyKind
 from holdfast.ports import KeyRow, LedgerEntry
-from holdfast.stores.columns import EVENT_COLUMNS, Dictionary, read_event, read_job
+from holdfast.stores.columns import (
+    EVENT_COLUMNS,
+    JOB_COLUMNS,
+    Dictionary,
+    created_keys,
+    read_event,
+    read_job,
+)
 
 R = TypeVar("R")
 
@@ -27,6 +37,16 @@ def entries(
         for row in rows:
             by_id.setdefault(row[0], ([], [], []))[part].append(row)
     return [_entry(id_, *by_id[id_], seen) for id_ in sorted(by_id, key=lambda id_: id_.bytes)]
+
+
+def named(jobs: Sequence[Sequence[Any]], events: Sequence[Sequence[Any]]) -> set[tuple[int, int]]:
+    """List the policies and needs that rows name: a job row may be missing, its events not."""
+    found = {(row[_POLICY], row[_NEEDS]) for row in jobs}
+    for row in events:
+        if row[_TYPE] == EventType.CREATED.code:
+            with contextlib.suppress(msgspec.MsgspecError, TypeError):  # said by `entries`
+                found.add(created_keys(row[_DATA]))
+    return found
 
 
 def _entry(
@@ -58,8 +78,9 @@ def _read(rows: Sequence[Any], read: Callable[[Any], R], what: str, problems: li
     return found
 
 
+_POLICY, _NEEDS = JOB_COLUMNS.index("policy"), JOB_COLUMNS.index("needs")
 _SEAL = EVENT_COLUMNS.index("seal")
-_TYPE = EVENT_COLUMNS.index("type")
+_TYPE, _DATA = EVENT_COLUMNS.index("type"), EVENT_COLUMNS.index("data")
 _REV = EVENT_COLUMNS.index("rev")
 _SEALED = [EVENT_COLUMNS.index(name) for name in SEALED]
 _BEAT_CODES = {kind.code for kind in BEATS}

@@ -19,14 +19,12 @@ from holdfast.ports import (
     QueueStatus,
     Tail,
 )
-from holdfast.stores.columns import JOB_COLUMNS
-from holdfast.stores.entries import entries
+from holdfast.stores.entries import entries, named
 from holdfast.stores.postgres.base import Base
 from holdfast.stores.postgres.connections import Connection
 
 EVER = 2**62
 LOWEST = UUID(int=0)
-_POLICY, _NEEDS = JOB_COLUMNS.index("policy"), JOB_COLUMNS.index("needs")
 TAIL_WINDOW = 1000
 """Transactions that one read of the tail spans at first; doubled while they are empty."""
 
@@ -170,7 +168,7 @@ class Reading(Base):
 
     async def _entries(self, rows: tuple[Any, Any, Any]) -> list[LedgerEntry]:
         jobs, events, keys = rows
-        await self._learn((row[_POLICY], row[_NEEDS]) for row in jobs)
+        await self._learn(named(jobs, events))
         return entries(jobs, events, keys, self._seen)
 
 

@@ -21,7 +21,7 @@ from holdfast.ports import (
     Tail,
 )
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
-from holdfast.stores.entries import entries
+from holdfast.stores.entries import entries, named
 from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
 
 EVER = 2**62
@@ -150,14 +150,13 @@ def ledger(session: Session, after: bytes, batch: int) -> Ledger | None:
     jobs = [_readable(row, _JOB_IDS) for row in session.rows("ledger_jobs", (after, high))]
     events = [_readable(row, _EVENT_IDS) for row in session.rows("ledger_events", (after, high))]
     keys = [_readable(row, (0,)) for row in session.rows("ledger_keys", (after, high))]
-    for row in jobs:
-        session.learn(row[_POLICY], row[_NEEDS])
+    for policy, needs in named(jobs, events):
+        session.learn(policy, needs)
     return high, entries(jobs, events, keys, session.seen)
 
 
 _JOB_IDS = (JOB_COLUMNS.index("id"), JOB_COLUMNS.index("parent_id"))
 _EVENT_IDS = (EVENT_COLUMNS.index("id"),)
-_POLICY, _NEEDS = JOB_COLUMNS.index("policy"), JOB_COLUMNS.index("needs")
 
 
 def _readable(row: Sequence[Any], ids: Sequence[int]) -> list[Any]:

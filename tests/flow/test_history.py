@@ -1,0 +1,67 @@
+"""What a reader of events gets (B18), and what each transition records (B25, C9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import NoSuchJob
+from holdfast.flow.history import history
+from holdfast.flow.perform import perform
+from holdfast.flow.verify import derived
+from holdfast.identity import mint_id
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.job import Actor
+from holdfast.lifecycle.states import Role
+from holdfast.ports import Store
+from tests.flow.test_perform import PEOPLE, claimed, submitted
+
+
+@pytest.mark.req("B18", "B25", "C9")
+async def test_every_event_is_complete_in_itself(store: Store) -> None:
+    job = await submitted(store, correlation_id="order-7", trace_id="trace-9", body=b'{"n":1}')
+    _, owner = await claimed(store)
+    await perform(store, job.id, c.Start(actor=owner, request_id="go", reason="slot free"))
+    events = await history(store, job.id)
+    assert [event.type for event in events] == ["job_created", "job_claimed", "job_started"]
+    assert {event.correlation_id for event in events} == {"order-7"}
+    assert {event.trace_id for event in events} == {"trace-9"}
+    assert {event.job_id for event in events} == {str(job.id)}
+    assert len({event.id for event in events}) == 3
+    started = events[2]
+    assert (started.from_status, started.to_status) == ("claimed", "running")
+    assert (started.actor, started.request_id, started.cause) == ("w", "go", "slot free")
+    assert events[0].payload == {"n": 1}
+    assert [event.ts for event in events] == sorted(event.ts for event in events)
+    assert {event.version for event in events} == {1}
+
+
+async def test_a_given_job_id_is_the_one_a_reader_sees(store: Store) -> None:
+    job = await submitted(store, job_id="invoice-1")
+    assert [event.job_id for event in await history(store, job.id)] == ["invoice-1"]
+
+
+@pytest.mark.req("E6")
+async def test_reading_by_events_agrees_with_reading_the_projection(store: Store) -> None:
+    job = await submitted(store)
+    _, owner = await claimed(store)
+    await perform(store, job.id, c.Start(actor=owner))
+    await perform(store, job.id, c.Heartbeat(actor=owner))
+    await perform(store, job.id, c.RequestCancel(actor=PEOPLE))
+    record, state = await derived(store, job.id)
+    assert [record] == await store.get([job.id])
+    assert record is not None
+    assert state is record.state
+
+
+async def test_the_history_of_no_job_is_an_error(store: Store) -> None:
+    with pytest.raises(NoSuchJob):
+        await history(store, mint_id())
+
+
+async def test_a_sweep_says_who_lost_the_job(store: Store) -> None:
+    job = await submitted(store)
+    _, owner = await claimed(store)
+    await perform(store, job.id, c.Release(actor=owner, reason="shutting down"))
+    last = (await history(store, job.id))[-1]
+    assert (last.type, last.actor, last.cause) == ("job_released", "w", "shutting down")
+    assert Actor(Role.RECONCILER, "r").label == "reconciler:r"

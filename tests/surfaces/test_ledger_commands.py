@@ -1,0 +1,131 @@
+"""migrate, verify, rebuild, epoch and seal, as a person and as a script use them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import apsw
+import pytest
+from typer.testing import CliRunner, Result
+
+from holdfast.cli.main import app
+from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS, STORE_FAILED
+from holdfast.identity import mint_id
+from holdfast.lifecycle.job import Actor, JobId
+from holdfast.lifecycle.states import Role
+from holdfast.lifecycle.submit import Submission, submit
+from holdfast.wiring import opened, read_address
+
+
+def run(*words: str) -> Result:
+    """Call the command."""
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
+
+
+async def _fill(place: str, jobs: int) -> list[JobId]:
+    async with opened(read_address(place)) as store:
+        asked = [Submission(id=mint_id(), task="t", dedupe_key=str(n)) for n in range(jobs)]
+        await store.submit([submit(one, Actor(Role.GATEWAY, "g")) for one in asked])
+        return [one.id for one in asked]
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> tuple[str, list[JobId]]:
+    """A SQLite file with three jobs."""
+    place = str(tmp_path / "jobs.db")
+    return place, asyncio.run(_fill(place, 3))
+
+
+def damage(place: str, statement: str) -> None:
+    """Write past the law: triggers and checks set aside, as a foreign tool could."""
+    connection = apsw.Connection(place)
+    names = [row[0] for row in connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'trigger'")]  # fmt: skip
+    for name in names:
+        connection.execute(f"DROP TRIGGER {name}")
+    connection.pragma("ignore_check_constraints", True)
+    connection.execute(statement)
+    connection.close()
+
+
+def test_a_sound_ledger_is_said_to_be_sound(filled: tuple[str, list[JobId]]) -> None:
+    outcome = run("verify", "--url", filled[0])
+    assert outcome.exit_code == 0, outcome.output
+    assert "3 jobs, 3 events: no problem" in outcome.stdout
+
+
+@pytest.mark.req("E1")
+def test_a_damaged_row_ends_verify_with_one_and_its_name(filled: tuple[str, list[JobId]]) -> None:
+    place, ids = filled
+    damage(place, f"UPDATE jobs SET queue = 'other' WHERE id = x'{ids[1].hex}'")
+    outcome = run("verify", "--url", place)
+    assert outcome.exit_code == FOUND_PROBLEMS
+    assert f"job {ids[1]}: queue is 'other', its events say 'default'" in outcome.output
+
+
+def test_verify_answers_a_script_in_json(filled: tuple[str, list[JobId]]) -> None:
+    place, ids = filled
+    damage(place, f"UPDATE jobs SET task = 'x' WHERE id = x'{ids[0].hex}'")
+    outcome = run("verify", "--url", place, "--json")
+    answer = json.loads(outcome.stdout)
+    assert (answer["jobs"], answer["events"]) == (3, 3)
+    assert [one["job"] for one in answer["problems"]] == [str(ids[0])]
+
+
+@pytest.mark.req("E7")
+def test_rebuild_restores_what_was_damaged(filled: tuple[str, list[JobId]]) -> None:
+    place, _ = filled
+    damage(place, "DELETE FROM jobs")
+    assert run("verify", "--url", place).exit_code == FOUND_PROBLEMS
+    outcome = run("rebuild", "--url", place, "--yes")
+    assert "3 jobs rebuilt, 3 of them were wrong" in outcome.stdout
+    assert run("verify", "--url", place).exit_code == 0
+
+
+def test_rebuild_asks_first(filled: tuple[str, list[JobId]]) -> None:
+    outcome = run("rebuild", "--url", filled[0])
+    assert outcome.exit_code == BAD_INPUT
+    assert "Stop all workers" in outcome.output
+
+
+def test_migrate_makes_a_new_file_and_is_safe_to_repeat(tmp_path: Path) -> None:
+    place = f"sqlite:///{tmp_path}/new.db"
+    first = run("migrate", "--url", place)
+    assert "applying 0001 ledger" in first.stdout
+    assert run("migrate", "--url", place).stdout == "up to date\n"
+    assert json.loads(run("migrate", "--url", place, "--json").stdout) == {"applied": []}
+
+
+def test_the_epoch_is_shown_and_raised(filled: tuple[str, list[JobId]]) -> None:
+    assert run("epoch", "show", "--url", filled[0]).stdout == "epoch 1\n"
+    assert json.loads(run("epoch", "bump", "--url", filled[0], "--json").stdout) == {"epoch": 2}
+
+
+def test_sealing_is_turned_on_and_off(filled: tuple[str, list[JobId]]) -> None:
+    assert run("seal", "on", "--url", filled[0]).stdout == "sealing on\n"
+    assert run("seal", "off", "--url", filled[0]).stdout == "sealing off\n"
+
+
+def test_an_address_that_is_none_is_explained() -> None:
+    outcome = run("verify", "--url", "mysql://nowhere")
+    assert outcome.exit_code == BAD_INPUT
+    assert "bad_address" in outcome.output
+    assert "postgresql://user@host/database" in outcome.output
+
+
+def test_a_database_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.running.PATIENCE_SECONDS", 0.1)
+    outcome = run("verify", "--url", "postgresql://nobody@127.0.0.1:1/none")
+    assert outcome.exit_code == STORE_FAILED
+    assert "store_unavailable" in outcome.output
+
+
+def test_a_file_that_is_no_database_is_said(tmp_path: Path) -> None:
+    place = tmp_path / "notes.txt"
+    place.write_text("this is not a database, it is a shopping list " * 100)
+    outcome = run("verify", "--url", str(place))
+    assert outcome.exit_code == STORE_FAILED
+    assert "store_broken" in outcome.output
+    assert place.read_text().startswith("this is not a database")

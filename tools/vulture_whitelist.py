@@ -4,3 +4,5 @@ One line per name, with the reason beside it. This file is read, never run.
 """
 
 version  # an argument of the command line, read by its callback
+xOpen  # called by SQLite through apsw
+_ledger_agrees  # a fixture that pytest runs by itself

@@ -135,12 +135,6 @@ class Tail(Struct, frozen=True, kw_only=True):
     """The process id of the transaction that keeps newer events from showing."""
 
 
-class DueJob(Struct, frozen=True):
-    """A job that a sweep should look at."""
-
-    job: Job
-
-
 class Due(Struct, frozen=True, kw_only=True):
     """What is due, as of the store's clock `now` and epoch."""
 

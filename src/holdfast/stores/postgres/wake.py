@@ -113,8 +113,8 @@ class WakeUp:
             self._url,
             server_settings=settings,
             statement_cache_size=0,
-            timeout=5,
-            command_timeout=5,
+            timeout=CONNECT_SECONDS,
+            command_timeout=CONNECT_SECONDS,
         )
 
     async def _listen(self) -> None:

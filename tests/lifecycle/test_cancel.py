@@ -114,6 +114,27 @@ def test_a_requested_cancel_turns_the_owners_ways_out_into_cancel(wish: Wish) ->
     assert broken_rules(life.record) == []
 
 
+@pytest.mark.req("B5")
+def test_what_was_turned_into_cancel_keeps_its_request_its_reason_and_its_exit_code() -> None:
+    """Without its request_id, a lost reply could not be settled."""
+    life = asked_to_cancel(life_in(State.RUNNING))
+    retry = c.Retry(
+        actor=life.owner, error_code="boom", request_id="r-1", reason="deploy", exit_code=143
+    )
+    life.do(retry)
+
+    event = life.events[-1]
+    assert (event.request_id, event.reason, life.record.exit_code) == ("r-1", "deploy", 143)
+
+
+@pytest.mark.parametrize("state", OWNED_STATES)
+def test_a_turned_sweep_takes_a_claim_of_an_older_epoch_whatever_its_lease(state: State) -> None:
+    life = asked_to_cancel(life_in(state))
+    life.do(c.Stall(actor=RECONCILER, as_of=life.now, epoch=2))
+
+    assert life.record.state is State.CANCELLED
+
+
 @pytest.mark.parametrize("state", OWNED_STATES)
 @pytest.mark.parametrize("wish", STICKY_BY_SWEEP)
 def test_a_requested_cancel_turns_what_a_sweep_does_into_an_unconfirmed_cancel(

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import apply, born, derive, derive_status
 from holdfast.lifecycle.job import Created, Facts, LoggedEvent
+from holdfast.lifecycle.ledger import log_problems
 from holdfast.lifecycle.policy import Policy
-from holdfast.lifecycle.states import EventType, Kind, Role, State
+from holdfast.lifecycle.states import BEATS, EventType, Kind, Role, State
 from holdfast.lifecycle.times import SECOND
 from tests.lifecycle.factories import CONTROL, HOST, RECONCILER, Life, life_in, owner
 from tests.lifecycle.histories import random_histories
@@ -182,6 +183,20 @@ def test_heartbeats_are_counted_until_the_next_event_that_is_none() -> None:
     event = last(life, c.SignalJob(actor=CONTROL, name="go"))
 
     assert (event.beats, life.record.beats, life.record.rev) == (3, 0, 7)
+
+
+@pytest.mark.req("E7")
+def test_dropped_heartbeats_change_nothing_but_the_newest_of_a_job_that_is_held_must_stay() -> None:
+    """Resolution 15. Only the newest beat of a live ownership tells its lease."""
+    dropped = 0
+    for history in random_histories(300, seed=11, max_commands=40):
+        *earlier, newest = history.events
+        kept = [event for event in earlier if event.type not in BEATS]
+        dropped += len(earlier) - len(kept)
+
+        assert derive([*kept, newest]) == history.job
+        assert log_problems([*kept, newest]) == []
+    assert dropped > 100
 
 
 def test_a_hold_falls_when_the_job_is_ended() -> None:

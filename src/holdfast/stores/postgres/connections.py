@@ -23,10 +23,9 @@ SETTINGS = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
-    # An idle transaction of a stuck client must not hold back vacuum and the tail for ever.
-    "idle_in_transaction_session_timeout": "60s",
+    # Under a stricter one, a look at who holds a key would not see who has just taken it.
+    "default_transaction_isolation": "read committed",
 }
-_SET_LOCAL = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items())
 
 _PASSING = (
     asyncpg.PostgresConnectionError,
@@ -70,6 +69,10 @@ class Connections:
         self._deadline = deadline_seconds
         self._attempt = attempt_seconds
         self._pool: Any = None
+        # A transaction whose client fell silent must not keep its row locks longer than a caller
+        # waits, nor hold back vacuum and the tail.
+        idle = {"idle_in_transaction_session_timeout": f"{round(attempt_seconds * 1000)}ms"}
+        self._settings = SETTINGS | idle
 
     async def open(self) -> None:
         """Make the pool; the first connection is made by the first use."""
@@ -83,7 +86,7 @@ class Connections:
             max_cached_statement_lifetime=0,
             # A pooler in transaction mode hands each transaction another server connection.
             statement_cache_size=0 if self.pooled else 100,
-            server_settings={} if self.pooled else SETTINGS,
+            server_settings={} if self.pooled else self._settings,
             # A standby would answer reads with what was true a moment ago.
             target_session_attrs=None if self.pooled else "primary",
             reset=_no_reset,
@@ -147,8 +150,10 @@ class Connections:
     ) -> R:
         if not self.pooled:
             return await work(connection, tries)
-        async with connection.transaction():
-            await connection.execute(_SET_LOCAL)
+        async with connection.transaction(isolation="read_committed"):
+            await connection.execute(
+                "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in self._settings.items())
+            )
             return await work(connection, tries)
 
 

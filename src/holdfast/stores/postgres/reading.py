@@ -144,6 +144,9 @@ class Reading(Base):
         async def work(connection: Connection, tries: int) -> tuple[UUID | None, Any]:
             # One snapshot for rows and events: a job that moves meanwhile raises no false alarm.
             if connection.is_in_transaction():
+                await connection.execute(
+                    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+                )
                 return await self._ledger_batch(connection, low, batch)
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 return await self._ledger_batch(connection, low, batch)

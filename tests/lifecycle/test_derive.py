@@ -189,7 +189,7 @@ def test_heartbeats_are_counted_until_the_next_event_that_is_none() -> None:
 def test_dropped_heartbeats_change_nothing_but_the_newest_of_a_job_that_is_held_must_stay() -> None:
     """Resolution 15. Only the newest beat of a live ownership tells its lease."""
     dropped = 0
-    for history in random_histories(300, seed=11, max_commands=40):
+    for history in random_histories(1_000, seed=11, max_commands=40):
         *earlier, newest = history.events
         kept = [event for event in earlier if event.type not in BEATS]
         dropped += len(earlier) - len(kept)

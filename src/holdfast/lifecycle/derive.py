@@ -66,21 +66,33 @@ def born(event: Event[T]) -> Record[T]:
     )
 
 
+# Reading a member off an enum's class costs as much as a call (Python 3.11), and every change of
+# every job comes through here.
+_UNKNOWN, _CLAIMED, _RUNNING = State.UNKNOWN, State.CLAIMED, State.RUNNING
+_WAITING, _SUCCEEDED = State.WAITING, State.SUCCEEDED
+_DISOWNED = {"owner": None, "epoch": None, "lease_expires_at": None, "timeout_at": None}
+
+
 def apply(record: Record[T], event: Event[T]) -> Record[T]:
     """Say what a record is after an event."""
     source, target = record.state, event.to_state
-    if target is State.UNKNOWN:
+    if target is _UNKNOWN:
         target = source
-    changes: dict[str, Any] = {"state": target, "rev": event.rev, "updated_at": event.at}
-    # By revision, not one by one: earlier heartbeats may have been dropped.
-    changes["beats"] = record.beats + event.rev - record.rev if event.type in BEATS else 0
-    _ownership(record, event, target, changes)
+    changes: dict[str, Any] = {
+        "state": target,
+        "rev": event.rev,
+        "updated_at": event.at,
+        # By revision, not one by one: earlier heartbeats may have been dropped.
+        "beats": record.beats + event.rev - record.rev if event.type in BEATS else 0,
+    }
+    if target in OWNED:
+        _own(record, event, target, changes)
+    elif source in OWNED:
+        changes.update(_DISOWNED)
     if event.run_at is not None:
         changes["run_at"] = event.run_at
-    if target is State.WAITING and source is not State.WAITING:
-        changes["wait_for"], changes["run_at"] = event.facts.wait_for, event.run_at
-    elif source is State.WAITING and target is not State.WAITING:
-        changes["wait_for"] = None
+    if source is not target and (target is _WAITING or source is _WAITING):
+        _wait(event, target, changes)
     if target in TERMINAL and source not in TERMINAL:
         _outcome(event, target, changes)
     if record.held_by and target not in HOLDABLE:
@@ -90,22 +102,26 @@ def apply(record: Record[T], event: Event[T]) -> Record[T]:
     return replace(record, **changes)
 
 
-def _ownership(record: Record[T], event: Event[T], target: State, changes: dict[str, Any]) -> None:
-    source = record.state
-    if target not in OWNED:
-        if source in OWNED:
-            changes.update(owner=None, epoch=None, lease_expires_at=None, timeout_at=None)
-        return
+def _own(record: Record[T], event: Event[T], target: State, changes: dict[str, Any]) -> None:
     if event.lease_expires_at is None:
         return
+    source = record.state
     changes["lease_expires_at"] = event.lease_expires_at
-    if target is State.CLAIMED and source is not State.CLAIMED:
+    if target is _CLAIMED and source is not _CLAIMED:
         changes.update(owner=event.actor, epoch=event.facts.epoch or 1, attempt=event.attempt)
         changes.update(started_at=None, timeout_at=_timeout(record, event, target))
-    elif target is State.RUNNING and source is State.CLAIMED:
-        changes.update(started_at=event.at, timeout_at=_timeout(record, event, target))
+    elif target is _RUNNING and source is _CLAIMED:
+        changes["started_at"] = event.at
+        changes["timeout_at"] = _timeout(record, event, target)
     if event.facts.last_owner is not None:
         changes.update(owner=event.actor, epoch=event.facts.epoch or 1)
+
+
+def _wait(event: Event[T], target: State, changes: dict[str, Any]) -> None:
+    if target is _WAITING:
+        changes["wait_for"], changes["run_at"] = event.facts.wait_for, event.run_at
+    else:
+        changes["wait_for"] = None
 
 
 def _timeout(record: Record[T], event: Event[T], target: State) -> T | None:
@@ -117,7 +133,7 @@ def _timeout(record: Record[T], event: Event[T], target: State) -> T | None:
     policy = record.policy
     limit, lease = (
         (policy.start_timeout, policy.lease)
-        if target is State.CLAIMED
+        if target is _CLAIMED
         else (policy.timeout, policy.running_lease)
     )
     if limit is None or event.lease_expires_at is None:
@@ -127,7 +143,7 @@ def _timeout(record: Record[T], event: Event[T], target: State) -> T | None:
 
 def _outcome(event: Event[T], target: State, changes: dict[str, Any]) -> None:
     changes["finished_at"] = event.at
-    if target is State.SUCCEEDED:
+    if target is _SUCCEEDED:
         changes["result_digest"] = event.digest
     else:
         changes["error_code"] = event.facts.error_code

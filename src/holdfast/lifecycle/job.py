@@ -215,9 +215,11 @@ class Actor(Struct, frozen=True):
     @property
     def label(self) -> str:
         """How the actor is written into an event."""
-        if self.role in (Role.OWNER, Role.WORKER, Role.BUS, Role.HOST):
-            return self.name
-        return f"{self.role}:{self.name}"
+        return self.name if self.role in _BY_NAME else f"{self.role}:{self.name}"
+
+
+_BY_NAME = frozenset({Role.OWNER, Role.WORKER, Role.BUS, Role.HOST})
+"""Roles that are written as the bare name: an owner's name is what its claim was written under."""
 
 
 class Change(Struct, frozen=True, kw_only=True):

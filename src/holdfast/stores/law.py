@@ -171,19 +171,27 @@ def postgres_illegal_move() -> str:
     return f"""NOT CASE NEW.rev - OLD.rev
         WHEN 1 THEN ({pair}) = ANY ('{{{one}}}'::int[])
         ELSE NEW.rev > OLD.rev AND ({pair}) = ANY ('{{{more}}}'::int[]) END
-    OR NEW.attempt <> OLD.attempt + {_entered_claimed()}
+    OR NEW.attempt <> OLD.attempt + CASE WHEN {_entered_claimed()} THEN 1 ELSE 0 END
     OR NEW.updated_at < OLD.updated_at
-    OR {_thawed("IS DISTINCT FROM", f"OLD.state IN ({codes(TERMINAL)})")}"""
+    OR {_thawed()}"""
 
 
 def sqlite_illegal_move() -> str:
-    """The same on SQLite: from the old state to a mask of new ones."""
+    """The same on SQLite, as short as it can be: from the old state to a mask of new ones.
+
+    That a terminal state and its attempt stay follows; the other frozen columns have a trigger that
+    only a statement which sets them pays for.
+    """
     return f"""NOT CASE NEW.rev - OLD.rev
         WHEN 1 THEN {_sqlite_moves(moves())}
         ELSE NEW.rev > OLD.rev AND {_sqlite_moves(paths())} END
-    OR NEW.attempt <> OLD.attempt + {_entered_claimed()}
-    OR NEW.updated_at < OLD.updated_at
-    OR {_thawed("IS NOT", _bit(TERMINAL, "OLD.state"))}"""
+    OR NEW.attempt <> OLD.attempt + ({_entered_claimed()})
+    OR NEW.updated_at < OLD.updated_at"""
+
+
+def sqlite_frozen() -> str:
+    """List the columns of a terminal row that no statement may set, even to what they are."""
+    return ", ".join(name for name in FROZEN if name not in ("state", "attempt"))
 
 
 def _sqlite_moves(pairs: Iterable[tuple[State, State]]) -> str:
@@ -199,12 +207,12 @@ def _sqlite_moves(pairs: Iterable[tuple[State, State]]) -> str:
 
 def _entered_claimed() -> str:
     claimed = State.CLAIMED.code
-    return f"CASE WHEN NEW.state = {claimed} AND OLD.state <> {claimed} THEN 1 ELSE 0 END"
+    return f"NEW.state = {claimed} AND OLD.state <> {claimed}"
 
 
-def _thawed(differs: str, was_terminal: str) -> str:
-    columns = "\n        OR ".join(f"NEW.{name} {differs} OLD.{name}" for name in FROZEN)
-    return f"({was_terminal} AND ({columns}))"
+def _thawed() -> str:
+    columns = "\n        OR ".join(f"NEW.{name} IS DISTINCT FROM OLD.{name}" for name in FROZEN)
+    return f"(OLD.state IN ({codes(TERMINAL)}) AND ({columns}))"
 
 
 def illegal_birth() -> str:
@@ -242,5 +250,6 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "sqlite.event_check": sqlite_event_check,
     "postgres.illegal_move": postgres_illegal_move,
     "sqlite.illegal_move": sqlite_illegal_move,
+    "sqlite.frozen": sqlite_frozen,
 }
 """What `{{law.NAME}}` in a schema template stands for."""

@@ -88,10 +88,17 @@ CREATE INDEX jobs_workflow ON jobs (workflow_id, step_index, id) WHERE workflow_
 CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
 CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
 
+-- What the guards cost of 35 µs that a life (submit, claim, start and finish) takes in here, in
+-- batches of 500: the moves 4, the CHECKs on jobs 2, the CHECKs on events 2, the birth 1. An AFTER
+-- trigger is cheaper than a BEFORE one, and a trigger that names columns costs only those who set
+-- them. Columns STORED or VIRTUAL, and a table with or without rowid, made no difference.
 CREATE TRIGGER jobs_birth AFTER INSERT ON jobs WHEN {{law.illegal_birth}}
 BEGIN SELECT RAISE(ABORT, 'holdfast: a job that was not submitted refused on jobs'); END;
 CREATE TRIGGER jobs_move AFTER UPDATE ON jobs WHEN {{law.sqlite.illegal_move}}
 BEGIN SELECT RAISE(ABORT, 'holdfast: an illegal move refused on jobs'); END;
+CREATE TRIGGER jobs_frozen AFTER UPDATE OF {{law.sqlite.frozen}} ON jobs
+WHEN OLD.finished_at IS NOT NULL
+BEGIN SELECT RAISE(ABORT, 'holdfast: a change of an outcome refused on jobs'); END;
 CREATE TRIGGER jobs_fixed AFTER UPDATE OF {{law.fixed}} ON jobs
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of what a submit fixes refused on jobs'); END;
 CREATE TRIGGER jobs_kept AFTER DELETE ON jobs WHEN OLD.retention <> {{retention.cleaned}}

@@ -110,21 +110,21 @@ CREATE INDEX jobs_workflow ON jobs (workflow_id, step_index, id) WHERE workflow_
 CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
 CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
 
+-- What the guards cost of 35 µs that a life (submit, claim, start and finish) takes in here, in
+-- batches of 500: the moves 4, the CHECKs on jobs 2, the CHECKs on events 2, the birth 1. An AFTER
+-- trigger is cheaper than a BEFORE one, and a trigger that names columns costs only those who set
+-- them. Columns STORED or VIRTUAL, and a table with or without rowid, made no difference.
 CREATE TRIGGER jobs_birth AFTER INSERT ON jobs WHEN NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.failures <> 0 OR NEW.state NOT IN (1, 2)
 BEGIN SELECT RAISE(ABORT, 'holdfast: a job that was not submitted refused on jobs'); END;
 CREATE TRIGGER jobs_move AFTER UPDATE ON jobs WHEN NOT CASE NEW.rev - OLD.rev
         WHEN 1 THEN (CASE OLD.state WHEN 1 THEN 15366 WHEN 2 THEN 15372 WHEN 3 THEN 11992 WHEN 4 THEN 12272 WHEN 5 THEN 3108 WHEN 6 THEN 11336 WHEN 7 THEN 11916 WHEN 8 THEN 256 WHEN 9 THEN 512 WHEN 10 THEN 1024 WHEN 11 THEN 2048 WHEN 12 THEN 4096 WHEN 13 THEN 8192 ELSE 0 END >> NEW.state & 1)
         ELSE NEW.rev > OLD.rev AND (CASE OLD.state WHEN 3 THEN 12272 WHEN 4 THEN 12272 WHEN 5 THEN 4 ELSE 0 END >> NEW.state & 1) END
-    OR NEW.attempt <> OLD.attempt + CASE WHEN NEW.state = 3 AND OLD.state <> 3 THEN 1 ELSE 0 END
+    OR NEW.attempt <> OLD.attempt + (NEW.state = 3 AND OLD.state <> 3)
     OR NEW.updated_at < OLD.updated_at
-    OR ((16128 >> OLD.state & 1) AND (NEW.state IS NOT OLD.state
-        OR NEW.attempt IS NOT OLD.attempt
-        OR NEW.failures IS NOT OLD.failures
-        OR NEW.finished_at IS NOT OLD.finished_at
-        OR NEW.result_digest IS NOT OLD.result_digest
-        OR NEW.error_code IS NOT OLD.error_code
-        OR NEW.exit_code IS NOT OLD.exit_code))
 BEGIN SELECT RAISE(ABORT, 'holdfast: an illegal move refused on jobs'); END;
+CREATE TRIGGER jobs_frozen AFTER UPDATE OF failures, finished_at, result_digest, error_code, exit_code ON jobs
+WHEN OLD.finished_at IS NOT NULL
+BEGIN SELECT RAISE(ABORT, 'holdfast: a change of an outcome refused on jobs'); END;
 CREATE TRIGGER jobs_fixed AFTER UPDATE OF id, tenant, job_id, kind, task, queue, priority, needs, policy, cpus, memory_mb, parent_id, link_kind, workflow_id, step_index, key_kinds, deadline_at, created_at ON jobs
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of what a submit fixes refused on jobs'); END;
 CREATE TRIGGER jobs_kept AFTER DELETE ON jobs WHEN OLD.retention <> 3

@@ -6,6 +6,7 @@ and two processes never have to agree on it.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 from math import inf
 
@@ -18,7 +19,8 @@ RELEASES_FREE = 19
 """Releases that cost nothing; from the 20th on each costs a failure (resolution 2)."""
 
 
-class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True):
+# Its key is looked up for every job that is written.
+class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
     """Terms of a job type. Spans are microseconds."""
 
     max_attempts: int = 4
@@ -70,7 +72,12 @@ def read_policy(text: bytes | str) -> Policy:
 
 def needs_key(needs: frozenset[str]) -> int:
     """Name a set of needed capabilities by its content; no needs is 0."""
-    return content_key(needs_text(needs)) if needs else 0
+    return _needs_key(needs) if needs else 0
+
+
+@lru_cache(maxsize=4096)
+def _needs_key(needs: frozenset[str]) -> int:
+    return content_key(needs_text(needs))
 
 
 def needs_text(needs: frozenset[str]) -> bytes:

@@ -140,7 +140,7 @@ class Dictionary:
         """Know nothing but "no needs"."""
         self.policies: dict[int, Policy] = {}
         self.needs: dict[int, frozenset[str]] = {0: frozenset()}
-        self.created: dict[str, Created] = {}
+        self.created: dict[str, tuple[Created, Job]] = {}
 
     def missing(self, policy: int, needs: int) -> bool:
         """Whether a row names something not seen yet."""
@@ -152,10 +152,29 @@ _read_created = msgspec.json.Decoder(StoredCreated).decode
 _read_facts = msgspec.json.Decoder(Facts).decode
 
 
+class _Written(msgspec.Struct, frozen=True):
+    """The first event's data that was written last."""
+
+    made: Created | None = None
+    held: str | None = None
+    text: str = ""
+
+
+_last = _Written()
+
+
 def created_text(event: Event[Any]) -> str:
     """Write the data of a first event."""
-    made = event.created
+    global _last  # noqa: PLW0603  the jobs of a batch mostly ask for the same, and need one text
+    made, held = event.created, event.facts.held
     assert made is not None
+    last = _last
+    if last.made != made or last.held != held:
+        _last = last = _Written(made, held, _created_text(made, held))
+    return last.text
+
+
+def _created_text(made: Created, held: str | None) -> str:
     stored = StoredCreated(
         policy=policy_key(made.policy),
         tenant=made.tenant,
@@ -179,7 +198,7 @@ def created_text(event: Event[Any]) -> str:
         env=made.env,
         context_ptr=made.context_ptr,
         trace_id=made.trace_id,
-        held=event.facts.held,
+        held=held,
     )
     return _encode(stored).decode()
 
@@ -288,24 +307,23 @@ def created_keys(text: str) -> tuple[int, int]:
 
 def read_created_text(text: str, seen: Dictionary) -> Created:
     """Read a first event's data, once per text."""
-    created = seen.created.get(text)
-    if created is None:
+    return _claimable(text, seen)[0]
+
+
+def _claimable(text: str, seen: Dictionary) -> tuple[Created, Job]:
+    """Read a first event's data, and what a record of such a job has in any case."""
+    known = seen.created.get(text)
+    if known is None:
         if len(seen.created) >= _CREATED_LIMIT:
             seen.created.clear()
-        created = seen.created[text] = _created(_read_created(text), seen)[0]
-    return created
+        made = _created(_read_created(text), seen)[0]
+        known = seen.created[text] = made, _claimed_like(made)
+    return known
 
 
-def claimed_job(row: Sequence[Any], id: JobId, owner: str, seen: Dictionary) -> Claimed:
-    """Make a claimed job out of a row that the claim statement returns.
-
-    All else follows from the law: a job that has just been claimed has no result, hold or wait.
-    """
-    (_, data, body, correlation_id, rev, attempt, failures, releases, epoch, lease, timeout, run_at,
-     deadline, created_at, updated_at, signals) = row  # fmt: skip
-    made = read_created_text(data, seen)
-    job: Job = Record(
-        id=id,
+def _claimed_like(made: Created) -> Job:
+    return Record(
+        id=JobId(UUID(int=0)),
         tenant=made.tenant,
         job_id=made.job_id,
         kind=made.kind,
@@ -321,9 +339,24 @@ def claimed_job(row: Sequence[Any], id: JobId, owner: str, seen: Dictionary) -> 
         workflow_id=made.workflow_id,
         step_index=made.step_index,
         key_kinds=made.key_kinds,
-        deadline_at=deadline,
-        created_at=created_at,
+        created_at=0,
+        updated_at=0,
         state=State.CLAIMED,
+        rev=0,
+    )
+
+
+def claimed_job(row: Sequence[Any], id: JobId, owner: str, seen: Dictionary) -> Claimed:
+    """Make a claimed job out of a row that the claim statement returns.
+
+    All else follows from the law: a job that has just been claimed has no result, hold or wait.
+    """
+    (_, data, body, correlation_id, rev, attempt, failures, releases, epoch, lease, timeout, run_at,
+     deadline, created_at, updated_at, signals) = row  # fmt: skip
+    made, like = _claimable(data, seen)
+    job = msgspec.structs.replace(
+        like,
+        id=id,
         rev=rev,
         attempt=attempt,
         failures=failures,
@@ -333,8 +366,10 @@ def claimed_job(row: Sequence[Any], id: JobId, owner: str, seen: Dictionary) -> 
         lease_expires_at=lease,
         timeout_at=timeout,
         run_at=run_at,
-        signals=_read_signals(signals),
+        deadline_at=deadline,
+        created_at=created_at,
         updated_at=updated_at,
+        signals=() if signals is None else _read_signals(signals),
     )
     text = None if body is None else body.encode()
     return Claimed(job=job, created=made, body=text, correlation_id=correlation_id)

@@ -32,6 +32,7 @@ from holdfast.ports import (
 )
 from holdfast.stores.batch import STALE, Fold, fold, stamp
 from holdfast.stores.columns import claimed_job, read_created_text, read_job
+from holdfast.stores.due import oldest_first
 from holdfast.stores.law import AGEING
 from holdfast.stores.postgres.arrays import commit_arrays
 from holdfast.stores.postgres.claiming import Cursors, claim_fitting, claim_ranges
@@ -46,6 +47,15 @@ from holdfast.stores.submitting import Existing, Plan
 
 CLAIM_MEMORY = 600 * SECOND
 """How long a claim of which nothing is held any more is still known when it is asked for again."""
+
+
+class _ChildRefused(Exception):
+    """A job that hangs on a change was refused, and so is the change."""
+
+    def __init__(self, refusal: SubmitRefused) -> None:
+        """Keep why."""
+        super().__init__(refusal.message)
+        self.refusal = refusal
 
 
 class PostgresStore(Reading):
@@ -233,6 +243,9 @@ class PostgresStore(Reading):
     async def _commit_some(self, folds: Sequence[Fold], request_id: str) -> list[Outcome]:
         try:
             return await self._run(self._committer(folds, request_id), keep=DATA_ERRORS)
+        except _ChildRefused as error:
+            if len(folds) == 1:
+                return [Rejected(code=error.refusal.code, message=error.refusal.message)]
         except DATA_ERRORS as error:
             if len(folds) == 1:
                 return [Rejected(code="law_broken", message=f"PostgreSQL refused it: {error}")]
@@ -308,7 +321,9 @@ class PostgresStore(Reading):
             await connection.execute(self._sql["add_claims"], adopted)
         children = [job for one in accepted for job in one.submits]
         if children:
-            await self._submit_with_keys(connection, children)
+            for outcome in (await self._submit_with_keys(connection, children)).values():
+                if isinstance(outcome, SubmitRefused):
+                    raise _ChildRefused(outcome)
 
     # -- sweeps
 
@@ -320,15 +335,11 @@ class PostgresStore(Reading):
         ids = list({id_ for _, held, _ in claims for id_ in held})
         owned = {job.id: job for job in await self._jobs(await self._fetch("due_leases", ids))}
         await self._tidy_claims(claims, owned, clock.now)
-        seen = {job.id for job in jobs}
-        passed = [
-            job
-            for job in owned.values()
-            if job.id not in seen
-            and ((job.lease_expires_at or 0) <= clock.now or (job.epoch or 1) < clock.epoch)
-        ]
-        passed.sort(key=lambda job: job.lease_expires_at or 0)
-        return Due(now=clock.now, epoch=clock.epoch, jobs=(jobs + passed)[:limit])
+        found = {job.id: job for job in jobs}
+        for job in owned.values():
+            if (job.lease_expires_at or 0) <= clock.now or (job.epoch or 1) < clock.epoch:
+                found[job.id] = job
+        return Due(now=clock.now, epoch=clock.epoch, jobs=oldest_first(found.values(), limit))
 
     async def _tidy_claims(self, claims: Sequence[Any], owned: dict[JobId, Job], now: int) -> None:
         """Look at each claim again when a lease may pass; forget it when nothing is held."""

@@ -10,6 +10,7 @@ from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import Due, KeyRow, QueueStatus
 from holdfast.stores.columns import JOB_COLUMNS
+from holdfast.stores.due import oldest_first
 from holdfast.stores.sqlite.read import queue_status, split_ids
 from holdfast.stores.sqlite.rows import job_row
 from holdfast.stores.sqlite.session import SQL, Session, fragment
@@ -38,13 +39,11 @@ def due_wakes(session: Session, now: int, limit: int) -> Due | None:
 def due(turn: Turn, limit: int) -> Due:
     """List the same and jobs whose lease has passed; tidy up the claims that were looked at."""
     found = {job.id: job for job in turn.jobs("due_wakes", (turn.now, limit))}
-    passed: dict[JobId, Job] = {}
     for request_id, ids, at in turn.rows("due_claims", (turn.now, turn.epoch, limit)):
         held = [job for id_ in split_ids(ids) for job in turn.jobs("due_leases", (id_,))]
         _tidy_claim(turn, request_id, at, held)
-        passed |= {job.id: job for job in held if job.id not in found and _is_lost(turn, job)}
-    late = sorted(passed.values(), key=lambda job: job.lease_expires_at or 0)
-    return Due(now=turn.now, epoch=turn.epoch, jobs=[*found.values(), *late][:limit])
+        found |= {job.id: job for job in held if _is_lost(turn, job)}
+    return Due(now=turn.now, epoch=turn.epoch, jobs=oldest_first(found.values(), limit))
 
 
 def _is_lost(turn: Turn, job: Job) -> bool:

@@ -11,7 +11,7 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import derive
 from holdfast.lifecycle.job import Actor, Change, Job
 from holdfast.lifecycle.states import EventType, Link, Role, State
-from holdfast.ports import Committed, Lost, Store
+from holdfast.ports import Committed, Lost, Rejected, Store
 from holdfast.testing.acts import (
     all_jobs,
     chain,
@@ -258,6 +258,41 @@ class Committing:
 
         assert done.state is State.FAILED
         assert {row.id for row in await all_jobs(store)} == {holder.id, job.id}
+
+    async def test_one_key_in_the_submits_of_two_changes_makes_one_job(self, store: Store) -> None:
+        parents = [await running_job(store) for _ in range(2)]
+        outcomes = await store.commit(
+            [
+                change(
+                    job,
+                    c.Fail(
+                        actor=owner_of(job),
+                        error_code="boom",
+                        submits=(new_job(parent_id=job.id, dedupe_key="child"),),
+                    ),
+                )
+                for job in parents
+            ]
+        )
+
+        assert [type(one) for one in outcomes] == [Committed, Committed]
+        assert len(await all_jobs(store)) == 3
+
+    async def test_a_change_whose_submit_is_refused_is_refused(self, store: Store) -> None:
+        await submit_one(store, job_id="child", body=b"1")
+        job, other = await running_job(store), await running_job(store)
+        child = new_job(parent_id=job.id, job_id="child", body=b"2")
+        refused_one, accepted = await store.commit(
+            [
+                change(job, c.Fail(actor=owner_of(job), error_code="boom", submits=(child,))),
+                change(other, c.Fail(actor=owner_of(other), error_code="boom")),
+            ]
+        )
+
+        assert isinstance(refused_one, Rejected)
+        assert refused_one.code == "key_conflict"
+        assert await stored(store, job.id) == job
+        assert isinstance(accepted, Committed)
 
     @pytest.mark.req("C13")
     async def test_a_lost_race_shows_the_record_that_won(self, store: Store) -> None:

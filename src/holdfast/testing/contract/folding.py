@@ -9,7 +9,7 @@ from holdfast.lifecycle.job import Job, LoggedEvent
 from holdfast.lifecycle.payload import digest
 from holdfast.lifecycle.states import EventType, KeyKind, State
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import Committed, Lost, Store
+from holdfast.ports import Committed, Lost, Rejected, Store
 from holdfast.testing.acts import (
     WAYS_OUT,
     chain,
@@ -129,6 +129,16 @@ class Folding:
         assert outcomes == [Lost(current), Lost(current)]
         assert await stored(store, old.id) == current
         assert len(await store.events(old.id)) == 3
+
+    async def test_a_fold_with_a_bad_change_leaves_nothing(self, store: Store) -> None:
+        job, other = await claimed_job(store), await claimed_job(store)
+        actor = owner_of(job)
+        changes = chain(job, c.Start(actor=actor), c.Complete(actor=actor, result_ptr="\ud800"))
+        outcomes = await store.commit([*changes, change(other, c.Start(actor=owner_of(other)))])
+
+        assert [type(one) for one in outcomes] == [Rejected, Rejected, Committed]
+        assert await stored(store, job.id) == job
+        assert len(await store.events(job.id)) == 2
 
     @pytest.mark.req("B5", "C6")
     async def test_a_fold_sent_again_after_a_lost_reply_is_success(self, store: Store) -> None:

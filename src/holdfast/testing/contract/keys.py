@@ -86,6 +86,14 @@ class Keys:
             holder = await store.look_up("default", KeyKind.DEDUPE, f"live-{state}")
             assert holder == next_one.id
 
+    @pytest.mark.req("C11")
+    async def test_a_dedupe_key_meets_its_holder_whatever_its_term(self, store: Store) -> None:
+        lasting = await submit_one(store, dedupe_key="a")
+        live = await submit_one(store, dedupe_key="b", unique_live=True)
+
+        await _meets(store, lasting, dedupe_key="a", unique_live=True)
+        await _meets(store, live, dedupe_key="b")
+
     async def test_keys_are_held_while_a_job_is_being_cleaned(self, store: Store) -> None:
         job = await job_in(store, State.FAILED, client_job_id=UUID_4, dedupe_key="nightly")
         job = await do(store, job, c.Clean(actor=JANITOR))

@@ -128,6 +128,20 @@ class Sweeping:
         assert await due(store) == ids
         assert [job.id for job in (await store.due(limit=2)).jobs] == ids[:2]
 
+    async def test_what_is_due_for_different_reasons_comes_oldest_first(self, store: Store) -> None:
+        first = await submit_one(store, deadline_at=After(1))
+        await passed(store, first.deadline_at)
+        second = await claimed_job(store, policy=SHORT_CLAIM)
+        await passed(store, second.lease_expires_at)
+        third = await submit_one(store, deadline_at=After(1))
+        await passed(store, third.deadline_at)
+        fourth = await running_job(store, policy=SHORT_RUN)
+        await passed(store, fourth.lease_expires_at)
+        ids = [first.id, second.id, third.id, fourth.id]
+
+        assert await due(store) == ids
+        assert [job.id for job in (await store.due(limit=2)).jobs] == ids[:2]
+
     async def test_a_stalled_or_retrying_job_that_is_due_to_run_needs_no_sweep(
         self, store: Store
     ) -> None:

@@ -26,8 +26,9 @@ class Load:
     answered is written down, and `assert_lived_once` compares it with what is in the ledger.
     """
 
-    def __init__(self, store: Store, *, tasks: int = 4) -> None:
+    def __init__(self, store: Store, *, tasks: int = 4, queue: str = "load") -> None:
         self._store = store
+        self._queue = queue
         self._tasks = [asyncio.create_task(self._live(number)) for number in range(tasks)]
         self._stopping = False
         self._rounds = asyncio.Condition()
@@ -77,14 +78,14 @@ class Load:
                 self._rounds.notify_all()
 
     async def _submit(self) -> None:
-        jobs = [new_job(**_keys(i)) for i in range(_BATCH)]
+        jobs = [new_job(queue=self._queue, **_keys(i)) for i in range(_BATCH)]
         for outcome in await self._store.submit(jobs):
             assert isinstance(outcome, Submitted), outcome
             assert outcome.created
             self.submitted.append(outcome.job.id)
 
     async def _claim(self, number: int) -> list[Claimed]:
-        claims = await claim(self._store, limit=_BATCH, owner=f"worker-{number}")
+        claims = await claim(self._store, self._queue, limit=_BATCH, owner=f"worker-{number}")
         self.claimed += [(one.job.id, one.job.attempt) for one in claims]
         return claims
 
@@ -100,7 +101,7 @@ class Load:
     async def assert_lived_once(self, store: Store | None = None) -> None:
         """Every job was submitted, claimed and finished once, and nothing else is there."""
         store = store or self._store
-        jobs = await all_jobs(store)
+        jobs = [job for job in await all_jobs(store) if job.queue == self._queue]
         assert sorted(job.id for job in jobs) == sorted(self.submitted)
         assert _twice(self.submitted) == _twice(self.claimed) == _twice(self.finished) == []
         done = {job.id for job in jobs if job.state is State.SUCCEEDED}

@@ -15,9 +15,17 @@ LISTENER = "holdfast listener"
 ASK_SECONDS = 1.0
 PING_SECONDS = 10.0
 """How often a silent LISTEN connection is asked whether it still lives."""
-CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 5.0
+"""How long a connection may take to come about, or to answer, before it counts as lost."""
 POLL_SECONDS = 0.25
 """How long a waiter sleeps where nothing can wake it (a pooler without a direct address)."""
+_LOST = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
 
 
 class WakeUp:
@@ -43,8 +51,7 @@ class WakeUp:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-        if self._sender is not None:
-            self._sender.terminate()
+        self._drop_sender()
 
     def tell(self, queues: Iterable[str]) -> None:
         """Say that there may be work. Returns at once; hints gather while one is on its way."""
@@ -89,10 +96,15 @@ class WakeUp:
                     await self._sender.execute(
                         "SELECT pg_notify($1, q) FROM unnest($2::text[]) AS q", CHANNEL, list(names)
                     )
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+            except _LOST:
                 # A lost hint costs one polling interval.
-                self._sender = None
+                self._drop_sender()
                 return
+
+    def _drop_sender(self) -> None:
+        if self._sender is not None:
+            self._sender.terminate()
+            self._sender = None
 
     async def _somebody_listens(self) -> bool:
         """Ask once a second: a hint that nobody hears would double the cost of a single submit.
@@ -113,15 +125,15 @@ class WakeUp:
             self._url,
             server_settings=settings,
             statement_cache_size=0,
-            timeout=CONNECT_SECONDS,
-            command_timeout=CONNECT_SECONDS,
+            timeout=ANSWER_SECONDS,
+            command_timeout=ANSWER_SECONDS,
         )
 
     async def _listen(self) -> None:
         while True:
             try:
                 await self._listen_once()
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+            except _LOST:
                 self._live = False
                 # Whoever waits must look for itself until the connection is back.
                 self._wake({name for wanted in self._waiters.values() for name in wanted})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -76,36 +78,40 @@ def _pick(turn: Turn, request: ClaimRequest, wanted: Sequence[Range]) -> list[Ro
 
 def _take(turn: Turn, request: ClaimRequest, rows: Sequence[Row]) -> list[Claimed]:
     """Apply the edge to each row, and write the event, the summaries and the claim."""
-    owner, epoch = request.owner, turn.epoch
+    owner, request_id, epoch, now = request.owner, request.request_id, turn.epoch, turn.now
     data = facts_text(Facts(epoch=epoch) if epoch != 1 else NO_FACTS)
+    policies, soonest = turn.seen.policies, EVER
     updates, events, jobs = [], [], []
-    soonest = EVER
     for row in rows:
         (id_, created, body, correlation, rev, attempt, failures, releases, state, policy, run_at,
-         deadline, created_at, updated_at, signals, tenant, queue, _, _) = row  # fmt: skip
-        if turn.seen.missing(policy, 0):
+         deadline, created_at, updated_at, signals) = row[:15]  # fmt: skip
+        if policy not in policies:
             turn.learn(policy, 0)
-        terms = turn.seen.policies[policy]
-        at = max(turn.now, updated_at)
+        terms = policies[policy]
+        at = now if now > updated_at else updated_at
         lease = at + terms.lease
         timeout = None if terms.start_timeout is None else at + terms.start_timeout
         # A start grants its own, shorter lease: look again when even that may have passed.
         soonest = min(soonest, lease, at + terms.running_lease)
-        updates.append((owner, epoch, lease, timeout, at, id_))
-        events.append(
-            (id_, rev + 1, state, at, attempt + 1, lease, owner, request.request_id, data)
-        )
+        rev, attempt = rev + 1, attempt + 1
+        updates.append((rev, attempt, owner, epoch, lease, timeout, at, id_))
+        events.append((id_, rev, state, at, attempt, lease, owner, request_id, data, None))
         jobs.append(
-            (id_, created, body, correlation, rev + 1, attempt + 1, failures, releases, epoch,
-             lease, timeout, run_at, deadline, created_at, at, signals)
+            (id_, created, body, correlation, rev, attempt, failures, releases, epoch, lease,
+             timeout, run_at, deadline, created_at, at, signals)
         )  # fmt: skip
-        turn.count(tenant, queue, state, -1)
-        turn.count(tenant, queue, _CLAIMED)
     turn.write("claim", updates)
-    turn.write("claim_event", _seals(turn, events))
-    ids = b"".join(row[0] for row in rows)
-    turn.write("claimed", [(request.request_id, turn.now, soonest, epoch, owner, ids)])
+    turn.write("claim_event", _seals(turn, events) if turn.sealing else events)
+    ids = b"".join([row[0] for row in rows])
+    turn.write("claimed", [(request_id, now, soonest, epoch, owner, ids)])
+    for (state, tenant, queue), number in Counter(map(_COUNTED, rows)).items():
+        turn.count(tenant, queue, state, -number)
+        turn.count(tenant, queue, _CLAIMED, number)
     return [_claimed(turn, row, owner) for row in jobs]
+
+
+_COUNTED = itemgetter(8, 15, 16)
+"""State, tenant and queue of a picked row."""
 
 
 def _claimed(turn: Turn, row: Row, owner: str) -> Claimed:
@@ -116,18 +122,15 @@ def _claimed(turn: Turn, row: Row, owner: str) -> Claimed:
         return claimed_job(row, job_id(row[0]), owner, turn.seen)
 
 
-def _seals(turn: Turn, events: list[Row]) -> list[Row]:
-    if not turn.sealing:
-        return [(*row, None) for row in events]
+def _seals(turn: Turn, events: Sequence[Row]) -> list[Row]:
     sealed = []
     for row in events:
-        id_, rev, state, at, attempt, lease, owner, request_id, data = row
-        before = turn.last_seal(id_)
+        id_, rev, state, at, attempt, lease, owner, request_id, data, _ = row
         values = (
             id_, rev, EventType.CLAIMED.code, state, _CLAIMED, at, attempt, 0, lease, None, None, 1,
             owner, request_id, None, None, data, None,
         )  # fmt: skip
-        sealed.append((*row, seal(before, values)))
+        sealed.append((*row[:-1], seal(turn.last_seal(id_), values)))
     return sealed
 
 

@@ -2,55 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
-from operator import attrgetter
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from holdfast.lifecycle.job import Change, Draft, Job
+from holdfast.lifecycle.job import NO_FACTS, Change, Job
 from holdfast.lifecycle.rebase import has_landed
 from holdfast.lifecycle.states import BEATS
 from holdfast.lifecycle.submit import freed_keys
 from holdfast.ports import Committed, Lost, Outcome, Rejected, SubmitRefused
-from holdfast.stores.batch import FENCED, STALE, Fold, fold, stamp
+from holdfast.stores.batch import STALE, Fold, fold, stamp
 from holdfast.stores.sqlite.connections import DATA_ERRORS, translate
-from holdfast.stores.sqlite.rows import WRITTEN, Row, beat_row, event_row, sealed
-from holdfast.stores.sqlite.session import fragment
+from holdfast.stores.sqlite.rows import Row, beat_row, event_row, sealed
+from holdfast.stores.sqlite.shapes import ORDINARY, ORDINARY_EVENTS, shape_of, touched
 from holdfast.stores.sqlite.submit import submit
 from holdfast.stores.sqlite.turn import Turn
 
-VARYING = (
-    "state",
-    "beats",
-    "attempt",
-    "failures",
-    "releases",
-    "epoch",
-    "owner",
-    "lease_expires_at",
-    "timeout_at",
-    "run_at",
-    "held_by",
-    "cancel_requested",
-    "wait_for",
-    "signals",
-    "late_results",
-    "started_at",
-    "finished_at",
-    "result_digest",
-    "error_code",
-    "exit_code",
-    "result_ptr",
-    "letter",
-    "retention",
-)
-"""What a change may touch, beside `rev` and `updated_at`, which every change does."""
+_BEAT_CODES = frozenset(kind.code for kind in BEATS)
 
 
 class Missed(Exception):
-    """Some compare-and-set of a batch missed, or more hangs on it than rows and events."""
+    """Some compare-and-set of a batch missed, or jobs hang on it that may be refused."""
 
 
 class Refused(Exception):
@@ -62,44 +36,16 @@ class Refused(Exception):
         self.refusal = refusal
 
 
-class Shape(Struct, frozen=True):
-    """How changes that touch the same columns are written."""
+class Write(Struct, frozen=True, gc=False):
+    """One fold, laid out: the statement and row of the update, the rows of the events."""
 
-    plain: str
-    fenced: str
-    values: Callable[[Job], Row]
-    written: tuple[tuple[int, Callable[[Any], Any]], ...]
-
-    def row(self, job: Job) -> list[Any]:
-        """Write what is set."""
-        values = list(self.values(job))
-        for i, write in self.written:
-            values[i] = write(values[i])
-        return values
-
-
-@cache
-def shape_of(columns: tuple[str, ...]) -> Shape:
-    """Make the two statements that set these columns."""
-    names = ("rev", "updated_at", *columns)
-    assignments = ", ".join(name + " = ?" for name in names)
-    return Shape(
-        plain=fragment("commit", columns=assignments),
-        fenced=fragment("commit_fenced", columns=assignments),
-        values=attrgetter(*names),
-        written=tuple((i, WRITTEN[name]) for i, name in enumerate(names) if name in WRITTEN),
-    )
-
-
-_varying = attrgetter(*VARYING)
-
-
-def _changed(before: Draft, after: Draft) -> tuple[str, ...]:
-    return tuple(
-        name
-        for name, old, new in zip(VARYING, _varying(before), _varying(after), strict=True)
-        if old is not new and old != new
-    )
+    fold: Fold
+    job: Job
+    sql: str
+    row: list[Any]
+    events: list[Row]
+    ordinary: bool
+    """Nothing hangs on it but the summaries, and keys if there are any."""
 
 
 def commit(turn: Turn, changes: Sequence[Change]) -> list[Outcome]:
@@ -107,98 +53,116 @@ def commit(turn: Turn, changes: Sequence[Change]) -> list[Outcome]:
     folds, numbers = fold(changes)
     try:
         with turn.alone():
-            outcomes: list[Outcome] = _commit_batch(turn, folds)
+            writes = [_lay_out(turn, one) for one in folds]
+            _write(turn, writes)
+            outcomes: list[Outcome] = [Committed(write.job) for write in writes]
     except (Missed, *DATA_ERRORS):
         outcomes = [_commit_one(turn, one) for one in folds]
+    if STALE not in numbers:
+        return [outcomes[number] for number in numbers]
     return [
         Lost(turn.get(change.id.bytes)) if number == STALE else outcomes[number]
         for number, change in zip(numbers, changes, strict=True)
     ]
 
 
-def _commit_batch(turn: Turn, folds: Sequence[Fold]) -> list[Outcome]:
-    if any(one.submits for one in folds):
-        raise Missed
-    jobs = [_stamped(turn, one) for one in folds]
-    _update(turn, folds, jobs)
-    _append(turn, folds)
-    for one, job in zip(folds, jobs, strict=True):
-        _follow_up(turn, one, job)
-    return [Committed(job) for job in jobs]
-
-
-def _stamped(turn: Turn, one: Fold) -> Job:
-    return stamp(one.last.next, turn.now, _floor(one))
-
-
-def _floor(one: Fold) -> int:
+def _lay_out(turn: Turn, one: Fold) -> Write:
+    changes, now = one.changes, turn.now
+    before, after = changes[0].record, changes[-1].next
     # A matching rev proves that the row's time is the one that the change was decided on.
-    floor = one.first.record.updated_at
-    assert isinstance(floor, int)
-    return floor
+    floor: Any = before.updated_at
+    base = now if now > floor else floor
+    ordinary, fenced = True, False
+    events = []
+    for change in changes:
+        event = change.event
+        if event.facts is not NO_FACTS or event.type not in ORDINARY_EVENTS:
+            ordinary = False
+        if change.fenced:
+            fenced = True
+        events.append(event_row(event, base, floor))
+    shape = shape_of(ORDINARY if ordinary else touched(before, after))
+    job = stamp(after, now, floor)
+    row = shape.row(job)
+    row += (job.id.bytes, before.rev)
+    if fenced:
+        row += (now, turn.epoch)
+    return Write(one, job, shape.fenced if fenced else shape.plain, row, events, ordinary)
 
 
-def _update(turn: Turn, folds: Sequence[Fold], jobs: Sequence[Job]) -> None:
-    """Set the rows, those of one shape by one statement; raises if any missed."""
+def _write(turn: Turn, writes: Sequence[Write]) -> None:
+    """Set the rows and append the events; raises if any compare-and-set missed."""
+    if len(writes) > 1 and any(not write.ordinary and write.fold.submits for write in writes):
+        raise Missed
+    _update(turn, writes)
+    _append(turn, writes)
+    _count(turn, writes)
+    for write in writes:
+        if write.job.key_kinds and (freed := freed_keys(write.fold.first.record, write.job)):
+            turn.write("free_keys", [(write.job.id.bytes, freed)])
+        if not write.ordinary:
+            _follow_up(turn, write)
+
+
+def _update(turn: Turn, writes: Sequence[Write]) -> None:
+    """Set the rows, those of one shape by one statement."""
     by_sql: dict[str, list[list[Any]]] = {}
-    for one, job in zip(folds, jobs, strict=True):
-        shape = shape_of(_changed(one.first.record, one.last.next))
-        row = shape.row(job)
-        if one.flags & FENCED:
-            row += (one.id.bytes, one.expected, turn.now, turn.epoch)
-            by_sql.setdefault(shape.fenced, []).append(row)
-        else:
-            row += (one.id.bytes, one.expected)
-            by_sql.setdefault(shape.plain, []).append(row)
+    for write in writes:
+        by_sql.setdefault(write.sql, []).append(write.row)
     for sql, rows in by_sql.items():
         if turn.write_text(sql, rows) != len(rows):
             raise Missed
 
 
-def _append(turn: Turn, folds: Sequence[Fold]) -> None:
+def _append(turn: Turn, writes: Sequence[Write]) -> None:
     """Append the events; heartbeats go apart."""
-    events: list[Row] = []
-    beats: list[Row] = []
-    for one in folds:
-        floor = _floor(one)
-        base = max(turn.now, floor)
-        before = turn.last_seal(one.id.bytes) if turn.sealing else None
-        for change in one.changes:
-            row = event_row(change.event, base, floor)
-            row = sealed(row, before) if turn.sealing else (*row, None)
-            if change.event.type in BEATS:
-                beats.append(beat_row(row))
-            else:
-                events.append(row)
-                before = row[-1]
-    if events:
-        turn.write("event", events)
+    events = [row for write in writes for row in write.events]
+    if turn.sealing:
+        events = [row for write in writes for row in _sealed(turn, write)]
+    beats = [beat_row(row) for row in events if row[2] in _BEAT_CODES]
     if beats:
+        events = [row for row in events if row[2] not in _BEAT_CODES]
         turn.write("beat", beats)
+    turn.write("event", events)
 
 
-def _follow_up(turn: Turn, one: Fold, job: Job) -> None:
-    """Write what hangs on an accepted change: summaries, freed keys, an adopter's claim."""
-    before = one.first.record
-    if before.state is not job.state:
-        turn.count(job.tenant, job.queue, before.state.code, -1)
-        turn.count(job.tenant, job.queue, job.state.code)
-    if freed := freed_keys(before, one.last.next):
-        turn.write("free_keys", [(job.id.bytes, freed)])
-    if one.adopts:
-        turn.write("add_claims", [(job.id.bytes,)])
-    turn.wake(job)
+def _sealed(turn: Turn, write: Write) -> list[Row]:
+    rows = []
+    before = turn.last_seal(write.job.id.bytes)
+    for row in write.events:
+        rows.append(sealed(row, before))
+        if row[2] not in _BEAT_CODES:
+            before = rows[-1][-1]
+    return rows
+
+
+def _count(turn: Turn, writes: Sequence[Write]) -> None:
+    moves = Counter(
+        (job.tenant, job.queue, before, job.state)
+        for write in writes
+        if (job := write.job).state is not (before := write.fold.changes[0].record.state)
+    )
+    for (tenant, queue, before, after), jobs in moves.items():
+        turn.count(tenant, queue, before.code, -jobs)
+        turn.count(tenant, queue, after.code, jobs)
+
+
+def _follow_up(turn: Turn, write: Write) -> None:
+    """Write what else hangs on an accepted change: an adopter's claim, jobs it submits."""
+    if write.fold.adopts:
+        turn.write("add_claims", [(write.job.id.bytes,)])
+    turn.wake(write.job)
+    for outcome in submit(turn, write.fold.submits):
+        if isinstance(outcome, SubmitRefused):
+            raise Refused(outcome)
 
 
 def _commit_one(turn: Turn, one: Fold) -> Outcome:
     try:
         with turn.alone():
-            job = _stamped(turn, one)
-            _update(turn, [one], [job])
-            _append(turn, [one])
-            _follow_up(turn, one, job)
-            _submit_children(turn, one)
-            return Committed(job)
+            write = _lay_out(turn, one)
+            _write(turn, [write])
+            return Committed(write.job)
     except Missed:
         return _settle(turn, one)
     except Refused as error:
@@ -206,12 +170,6 @@ def _commit_one(turn: Turn, one: Fold) -> Outcome:
     except DATA_ERRORS as error:
         told = translate(error)
         return Rejected(code=getattr(told, "code", "bad_data"), message=str(told))
-
-
-def _submit_children(turn: Turn, one: Fold) -> None:
-    for outcome in submit(turn, one.submits):
-        if isinstance(outcome, SubmitRefused):
-            raise Refused(outcome)
 
 
 def _settle(turn: Turn, one: Fold) -> Outcome:

@@ -71,8 +71,8 @@ CROSS JOIN events AS e ON e.id = p.id AND e.rev = 1
 
 -- name: claim
 -- The one place where SQL restates an edge of the law: queued, retrying, stalled -> claimed.
-UPDATE jobs SET state = {{state.claimed}}, rev = rev + 1, attempt = attempt + 1, owner = ?,
-    epoch = ?, lease_expires_at = ?, timeout_at = ?, started_at = NULL, updated_at = ?
+UPDATE jobs SET state = {{state.claimed}}, rev = ?, attempt = ?, owner = ?, epoch = ?,
+    lease_expires_at = ?, timeout_at = ?, started_at = NULL, updated_at = ?
 WHERE id = ?
 
 -- name: claim_event

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from holdfast.lifecycle.job import DraftEvent, Job
+from holdfast.lifecycle.job import NO_FACTS, DraftEvent, Job
 from holdfast.lifecycle.policy import needs_key, policy_key
 from holdfast.lifecycle.seal import seal
-from holdfast.lifecycle.states import EventType
-from holdfast.lifecycle.times import After, Time
+from holdfast.lifecycle.times import After
 from holdfast.stores.columns import (
     EVENT_COLUMNS,
     JOB_COLUMNS,
@@ -72,55 +71,52 @@ def submit_row(job: Job) -> Row:
 
 
 def event_row(event: DraftEvent, base: int, floor: int) -> Row:
-    """Write an event for the statement `event`, without its seal.
+    """Write an event for the statement `event`, not sealed.
 
     `base` is the clock, but not before `floor`, the time of the job's last event. Only `at` may
     lie before the clock: a start is told with the commit that follows it.
     """
-    source = event.from_state
-    text = created_text(event) if event.type is EventType.CREATED else facts_text(event.facts)
+    at, lease, run_at, deadline = event.at, event.lease_expires_at, event.run_at, event.deadline_at
+    source, body, facts = event.from_state, event.body, event.facts
+    if event.created is not None:
+        data: str | None = created_text(event)
+    else:
+        data = None if facts is NO_FACTS else facts_text(facts)
+    told = max(base + at.micros, floor) if type(at) is After and at.micros else base
     return (
         event.id.bytes,
         event.rev,
         event.type.code,
         None if source is None else source.code,
         event.to_state.code,
-        max(base + event.at.micros, floor) if isinstance(event.at, After) else base,
+        told,
         event.attempt,
         event.beats,
-        _time(event.lease_expires_at, base),
-        _time(event.run_at, base),
-        _time(event.deadline_at, base),
+        base + lease.micros if type(lease) is After else lease,
+        base + run_at.micros if type(run_at) is After else run_at,
+        base + deadline.micros if type(deadline) is After else deadline,
         event.version,
         event.actor,
         event.request_id,
         event.reason,
         event.correlation_id,
-        text,
-        None if event.body is None else event.body.decode(),
+        data,
+        None if body is None else body.decode(),
         event.digest,
+        None,
     )
-
-
-def _time(time: Time | None, base: int) -> int | None:
-    return base + time.micros if isinstance(time, After) else time
 
 
 _BODY, _DIGEST = EVENT_COLUMNS.index("body"), EVENT_COLUMNS.index("digest")
 
 
-def sealed_values(row: Sequence[Any]) -> Row:
-    """Take what a seal covers out of an event row."""
-    return (*row[:_BODY], row[_DIGEST])
-
-
 def sealed(row: Row, before: bytes | None) -> Row:
-    """Add its seal to an event row."""
-    return (*row, seal(before, sealed_values(row)))
+    """Add its seal to an event row; the body is sealed by its digest."""
+    return (*row[:-1], seal(before, (*row[:_BODY], row[_DIGEST])))
 
 
 def beat_row(row: Row) -> Row:
-    """Turn a sealed (or unsealed) event row into one for the statement `beat`."""
+    """Turn an event row into one for the statement `beat`."""
     id_, rev, kind, _, state, at, attempt, _, lease = row[:9]
     actor, request_id, reason = row[12:15]
     return (id_, rev, kind, state, at, attempt, lease, actor, request_id, reason, row[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -10,7 +11,7 @@ from holdfast.lifecycle.job import Job, JobId, NewJob
 from holdfast.ports import SubmitOutcome, SubmitRefused, Submitted
 from holdfast.stores.batch import stamp
 from holdfast.stores.sqlite.connections import DATA_ERRORS, translate
-from holdfast.stores.sqlite.rows import Row, event_row, sealed, submit_row
+from holdfast.stores.sqlite.rows import event_row, sealed, submit_row
 from holdfast.stores.sqlite.turn import Turn
 from holdfast.stores.submitting import Asked, Existing, Holder, Plan
 
@@ -63,16 +64,16 @@ def _settle(turn: Turn, job: NewJob, known: Job) -> SubmitOutcome:
 def _insert(turn: Turn, jobs: Sequence[NewJob]) -> list[Job]:
     now = turn.now
     made = [stamp(job.record, now, now) for job in jobs]
+    events = [event_row(job.event, now, now) for job in jobs]
     turn.remember(made)
-    events: list[Row] = [event_row(job.event, now, now) for job in jobs]
-    turn.write("submit", map(submit_row, made))
-    if turn.sealing:
-        turn.write("event", [sealed(row, None) for row in events])
-    else:
-        turn.write("event", [(*row, None) for row in events])
+    turn.write("submit", [submit_row(job) for job in made])
+    turn.write("event", [sealed(row, None) for row in events] if turn.sealing else events)
+    counted = Counter((job.tenant, job.queue, job.state) for job in made)
+    for (tenant, queue, state), number in counted.items():
+        turn.count(tenant, queue, state.code, number)
     for job in made:
-        turn.count(job.tenant, job.queue, job.state.code)
-        turn.wake(job)
+        if job.queue not in turn.woken:
+            turn.wake(job)
     return made
 
 

@@ -163,7 +163,7 @@ class Committing:
 
         await refused(store, hold(job))
 
-    async def test_answers_come_in_the_order_of_the_batch(self, store: Store) -> None:
+    async def test_outcomes_come_in_the_order_of_the_changes(self, store: Store) -> None:
         jobs = [await submit_one(store) for _ in range(5)]
         stale = jobs[3]
         await do(store, stale, c.Hold(actor=CONTROL, hold="quota"))

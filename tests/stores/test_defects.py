@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import StoreContract, assert_invariants
-from tests.stores.defects import DEFECTS, Wrapped
+from tests.stores.defects import DEFECTS
+from tests.stores.defects.wrapped import Wrapped
 
 USED = sorted({name for defect in DEFECTS for name in defect.caught_by})
 FAILURES = (AssertionError, pytest.fail.Exception, ValueError)

@@ -1,0 +1,16 @@
+"""Stores that are subtly wrong: a wrapper per defect around a good one.
+
+Each names the tests of the contract that must fail on it. Where the database itself would refuse
+the damage, the wrapper switches its guards off first, or answers something else than is stored.
+"""
+
+from tests.stores.defects import claims, events, keys, reading, revisions, upkeep
+
+DEFECTS = (
+    *revisions.DEFECTS,
+    *events.DEFECTS,
+    *claims.DEFECTS,
+    *keys.DEFECTS,
+    *reading.DEFECTS,
+    *upkeep.DEFECTS,
+)

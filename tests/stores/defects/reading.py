@@ -1,0 +1,186 @@
+"""Defects of lists, the tail, summaries and sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from msgspec.structs import replace
+
+from holdfast.lifecycle.job import Job, JobId, NewJob
+from holdfast.lifecycle.states import State
+from holdfast.ports import (
+    Count,
+    Due,
+    LedgerEntry,
+    Page,
+    Query,
+    SubmitOutcome,
+    Tail,
+)
+from holdfast.stores.sqlite.store import SqliteStore
+from tests.stores.defects.wrapped import Wrapped
+
+
+class SkipsAnEventInTheTail(Wrapped):
+    caught_by = ("test_a_tail_followed_under_load_misses_nothing",)
+
+    async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
+        tail = await self.inner.tail(cursor, limit=limit)
+        return replace(tail, events=tail.events[:3] + tail.events[4:])
+
+
+class RepeatsTheTail(Wrapped):
+    caught_by = ("test_the_tail_goes_on_where_it_ended",)
+
+    async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
+        tail = await self.inner.tail(cursor, limit=limit)
+        return replace(tail, cursor=cursor or "0") if len(tail.events) < limit else tail
+
+
+class RepeatsAJobOnTheNextPage(Wrapped):
+    caught_by = ("test_pages_neither_skip_nor_repeat_while_jobs_come",)
+
+    async def find(self, query: Query) -> Page:
+        page = await self.inner.find(query)
+        return page if page.next is None else Page(page.jobs, page.jobs[-2].id)
+
+
+class SkipsAJobOnTheNextPage(Wrapped):
+    caught_by = ("test_pages_neither_skip_nor_repeat_while_jobs_come",)
+
+    async def find(self, query: Query) -> Page:
+        page = await self.inner.find(query)
+        if page.next is None:
+            return page
+        following = await self.inner.find(replace(query, before=page.next, limit=1))
+        return Page(page.jobs, following.jobs[0].id)
+
+
+class PagesByNumber(Wrapped):
+    """Counts rows from the newest, which moves while jobs come."""
+
+    caught_by = ("test_pages_neither_skip_nor_repeat_while_jobs_come",)
+
+    def __init__(self, inner: SqliteStore) -> None:
+        super().__init__(inner)
+        self._offset = 0
+
+    async def find(self, query: Query) -> Page:
+        self._offset = 0 if query.before is None else self._offset + query.limit
+        everything = (await self.inner.find(replace(query, before=None, limit=1000))).jobs
+        jobs = everything[self._offset : self._offset + query.limit]
+        more = len(everything) > self._offset + query.limit
+        return Page(jobs, jobs[-1].id if more else None)
+
+
+class IgnoresAFilter(Wrapped):
+    caught_by = ("test_each_filter_keeps_what_it_names", "test_filters_narrow_each_other")
+
+    async def find(self, query: Query) -> Page:
+        return await self.inner.find(replace(query, task=None))
+
+
+class DriftsInItsCounts(Wrapped):
+    caught_by = ("test_counts_tell_how_many_jobs_stand_where",)
+
+    async def counts(self, tenant: str | None = None) -> list[Count]:
+        counts = await self.inner.counts(tenant)
+        return [replace(count, jobs=count.jobs + 1) for count in counts]
+
+
+class ForgetsToCountAClaim(Wrapped):
+    caught_by = ("test_counts_tell_how_many_jobs_stand_where",)
+
+    async def counts(self, tenant: str | None = None) -> list[Count]:
+        return [
+            replace(count, state=State.QUEUED if count.state is State.CLAIMED else count.state)
+            for count in await self.inner.counts(tenant)
+        ]
+
+
+class HidesAJobFromTheLedger(Wrapped):
+    caught_by = ("test_the_ledger_is_read_in_batches_by_id",)
+
+    async def ledger(
+        self, *, after: JobId | None = None, batch: int = 500
+    ) -> AsyncIterator[list[LedgerEntry]]:
+        async for entries in self.inner.ledger(after=after, batch=batch):
+            yield entries[:-1]
+
+
+class AnswersFromACache(Wrapped):
+    """Reads a job once and believes that for ever."""
+
+    caught_by = ("test_a_change_is_one_revision_and_one_event",)
+
+    def __init__(self, inner: SqliteStore) -> None:
+        super().__init__(inner)
+        self._cache: dict[JobId, Job | None] = {}
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
+        outcomes = await self.inner.submit(jobs)
+        await self.get([job.record.id for job in jobs])
+        return outcomes
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        for id_, job in zip(ids, await self.inner.get(ids), strict=True):
+            self._cache.setdefault(id_, job)
+        return [self._cache[id_] for id_ in ids]
+
+
+class OverlooksAPassedLease(Wrapped):
+    caught_by = ("test_a_passed_lease_is_due", "test_a_lease_that_a_start_cut_short_is_due")
+
+    async def due(self, *, limit: int = 500) -> Due:
+        due = await self.inner.due(limit=limit)
+        return replace(due, jobs=[job for job in due.jobs if job.owner is None])
+
+
+class OverlooksADeadline(Wrapped):
+    caught_by = ("test_a_passed_deadline_is_due_in_every_live_state",)
+
+    async def due(self, *, limit: int = 500) -> Due:
+        due = await self.inner.due(limit=limit)
+        return replace(due, jobs=[job for job in due.jobs if job.state is not State.PENDING])
+
+
+class SweepsTheLiving(Wrapped):
+    caught_by = ("test_nothing_is_due_before_its_time",)
+
+    async def due(self, *, limit: int = 500) -> Due:
+        due = await self.inner.due(limit=limit)
+        return replace(due, jobs=due.jobs + await self.jobs_in(State.RUNNING))
+
+
+class SweepsTheNewestFirst(Wrapped):
+    caught_by = ("test_what_is_due_comes_oldest_first_and_bounded",)
+
+    async def due(self, *, limit: int = 500) -> Due:
+        due = await self.inner.due()
+        return replace(due, jobs=due.jobs[::-1][:limit])
+
+
+class ForgetsWhatAnOwnerHolds(Wrapped):
+    caught_by = ("test_an_owner_is_told_what_it_holds",)
+
+    async def owned(self, owner: str) -> list[Job]:
+        return [job for job in await self.inner.owned(owner) if job.state is State.CLAIMED]
+
+
+DEFECTS: tuple[type[Wrapped], ...] = (
+    SkipsAnEventInTheTail,
+    RepeatsTheTail,
+    RepeatsAJobOnTheNextPage,
+    SkipsAJobOnTheNextPage,
+    PagesByNumber,
+    IgnoresAFilter,
+    DriftsInItsCounts,
+    ForgetsToCountAClaim,
+    HidesAJobFromTheLedger,
+    AnswersFromACache,
+    OverlooksAPassedLease,
+    OverlooksADeadline,
+    SweepsTheLiving,
+    SweepsTheNewestFirst,
+    ForgetsWhatAnOwnerHolds,
+)

@@ -1,0 +1,106 @@
+"""Defects of queues and of the ledger's upkeep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.lifecycle.job import Change, Job, JobId
+from holdfast.ports import (
+    Outcome,
+    QueueEvent,
+    QueueStatus,
+)
+from tests.stores.defects.wrapped import Wrapped
+
+
+class PausesWithoutAnEntry(Wrapped):
+    caught_by = ("test_pauses_are_entered_in_the_ledger_of_the_queues",)
+
+    async def queue_events(self, queue: str | None = None) -> list[QueueEvent]:
+        return [one for one in await self.inner.queue_events(queue) if one.type != "paused"]
+
+
+class PausesAgainOnARepeat(Wrapped):
+    caught_by = (
+        "test_a_pause_sent_again_is_success_and_no_second_entry",
+        "test_a_pause_sent_again_after_a_resume_does_not_pause_again",
+    )
+
+    async def pause(
+        self, queue: str, *, actor: str, reason: str | None = None, request_id: str | None = None
+    ) -> QueueStatus:
+        await self.raw("UPDATE queues SET paused_at = NULL WHERE name = ?", queue)
+        return await self.inner.pause(queue, actor=actor, reason=reason)
+
+
+class ErasesTheDigestWithTheBody(Wrapped):
+    caught_by = ("test_erased_bodies_leave_their_digests",)
+
+    async def erase_bodies(self, ids: Sequence[JobId]) -> int:
+        erased = await self.inner.erase_bodies(ids)
+        for id_ in ids:
+            await self.raw("UPDATE events SET digest = NULL WHERE id = ?", id_.bytes)
+        return erased
+
+
+class ErasesWhatIsStillNeeded(Wrapped):
+    caught_by = ("test_bodies_of_a_job_that_nobody_cleans_are_kept",)
+
+    async def erase_bodies(self, ids: Sequence[JobId]) -> int:
+        for id_ in ids:
+            await self.raw("UPDATE events SET body = NULL WHERE id = ?", id_.bytes)
+        return len(ids)
+
+
+class DropsTheHeartbeatOfALiveLease(Wrapped):
+    caught_by = ("test_heartbeats_that_a_present_lease_rests_on_are_kept",)
+
+    async def drop_beats(self, *, before: int, limit: int = 10_000) -> int:
+        await self.raw("DELETE FROM beats WHERE at < ?", before)
+        return 0
+
+
+class CountsNoHeartbeats(Wrapped):
+    caught_by = ("test_heartbeats_raise_the_revision_and_are_counted",)
+
+    async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
+        return await self.inner.commit(
+            [replace(change, event=replace(change.event, beats=0)) for change in changes]
+        )
+
+
+class SealsNothing(Wrapped):
+    caught_by = ("test_events_are_sealed_while_sealing_is_on",)
+
+    async def set_sealing(self, on: bool) -> None:
+        """Say yes and do nothing."""
+
+
+class RaisesNoEpoch(Wrapped):
+    caught_by = ("test_a_raised_epoch_fences_the_claims_before_it",)
+
+    async def bump_epoch(self) -> int:
+        return (await self.inner.clock()).epoch + 1
+
+
+class RebuildsWithoutKeys(Wrapped):
+    caught_by = ("test_a_projection_rebuilt_from_events_is_the_same",)
+
+    async def rebuild(self, jobs: Sequence[Job], *, keys: Sequence[Any]) -> None:
+        await self.inner.rebuild(jobs, keys=())
+
+
+DEFECTS: tuple[type[Wrapped], ...] = (
+    PausesWithoutAnEntry,
+    PausesAgainOnARepeat,
+    ErasesTheDigestWithTheBody,
+    ErasesWhatIsStillNeeded,
+    DropsTheHeartbeatOfALiveLease,
+    CountsNoHeartbeats,
+    SealsNothing,
+    RaisesNoEpoch,
+    RebuildsWithoutKeys,
+)

@@ -6,7 +6,7 @@ from holdfast.errors import BadData, HoldfastError, KeyConflict, RequestIdReused
 from holdfast.lifecycle.job import Actor
 from holdfast.lifecycle.submit import Submission
 from holdfast.lifecycle.submit import submit as decide_submit
-from holdfast.ports import Store, Submitted, SubmitRefused
+from holdfast.ports import Store, SubmitRefused, Submitted
 
 
 async def submit(store: Store, submission: Submission, actor: Actor) -> Submitted:

@@ -94,14 +94,17 @@ def _take(turn: Turn, request: ClaimRequest, rows: Sequence[Row]) -> list[Claime
         # A start grants its own, shorter lease: look again when even that may have passed.
         soonest = min(soonest, lease, at + terms.running_lease)
         rev, attempt = rev + 1, attempt + 1
-        updates.append((rev, attempt, owner, epoch, lease, timeout, at, id_))
-        events.append((id_, rev, state, at, attempt, lease, owner, request_id, data, None))
+        updates.append((id_, rev, attempt, lease, timeout, at))
+        events.append((id_, rev, state, at, attempt, lease, None))
         jobs.append(
             (id_, created, body, correlation, rev, attempt, failures, releases, epoch, lease,
              timeout, run_at, deadline, created_at, at, signals)
         )  # fmt: skip
-    turn.write("claim", updates)
-    turn.write("claim_event", _seals(turn, events) if turn.sealing else events)
+    turn.write("claim", updates, (owner, epoch))
+    shared = (owner, request_id, data)
+    if turn.sealing:
+        events = _sealed(turn, events, shared)
+    turn.write("claim_event", events, shared)
     ids = b"".join([row[0] for row in rows])
     turn.write("claimed", [(request_id, now, soonest, epoch, owner, ids)])
     for (state, tenant, queue), number in Counter(map(_COUNTED, rows)).items():
@@ -122,16 +125,17 @@ def _claimed(turn: Turn, row: Row, owner: str) -> Claimed:
         return claimed_job(row, job_id(row[0]), owner, turn.seen)
 
 
-def _seals(turn: Turn, events: Sequence[Row]) -> list[Row]:
-    sealed = []
+def _sealed(turn: Turn, events: Sequence[Row], shared: Row) -> list[Row]:
+    owner, request_id, data = shared
+    rows = []
     for row in events:
-        id_, rev, state, at, attempt, lease, owner, request_id, data, _ = row
+        id_, rev, state, at, attempt, lease, _ = row
         values = (
             id_, rev, EventType.CLAIMED.code, state, _CLAIMED, at, attempt, 0, lease, None, None, 1,
             owner, request_id, None, None, data, None,
         )  # fmt: skip
-        sealed.append((*row[:-1], seal(turn.last_seal(id_), values)))
-    return sealed
+        rows.append((*row[:-1], seal(turn.last_seal(id_), values)))
+    return rows
 
 
 def _repeated(turn: Turn, request: ClaimRequest) -> list[Claimed] | None:

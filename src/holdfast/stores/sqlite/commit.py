@@ -16,7 +16,7 @@ from holdfast.ports import Committed, Lost, Outcome, Rejected, SubmitRefused
 from holdfast.stores.batch import STALE, Fold, fold, stamp
 from holdfast.stores.sqlite.connections import DATA_ERRORS, translate
 from holdfast.stores.sqlite.rows import Row, beat_row, event_row, sealed
-from holdfast.stores.sqlite.shapes import ORDINARY, ORDINARY_EVENTS, shape_of, touched
+from holdfast.stores.sqlite.shapes import ORDINARY, ORDINARY_EVENTS, Shape, shape_of, touched
 from holdfast.stores.sqlite.submit import submit
 from holdfast.stores.sqlite.turn import Turn
 
@@ -37,12 +37,13 @@ class Refused(Exception):
 
 
 class Write(Struct, frozen=True, gc=False):
-    """One fold, laid out: the statement and row of the update, the rows of the events."""
+    """One fold, laid out: how and to what its row is set, and the rows of its events."""
 
     fold: Fold
     job: Job
-    sql: str
+    shape: Shape
     row: list[Any]
+    fenced: bool
     events: list[Row]
     ordinary: bool
     """Nothing hangs on it but the summaries, and keys if there are any."""
@@ -83,11 +84,7 @@ def _lay_out(turn: Turn, one: Fold) -> Write:
         events.append(event_row(event, base, floor))
     shape = shape_of(ORDINARY if ordinary else touched(before, after))
     job = stamp(after, now, floor)
-    row = shape.row(job)
-    row += (job.id.bytes, before.rev)
-    if fenced:
-        row += (now, turn.epoch)
-    return Write(one, job, shape.fenced if fenced else shape.plain, row, events, ordinary)
+    return Write(one, job, shape, shape.row(job, before.rev), fenced, events, ordinary)
 
 
 def _write(turn: Turn, writes: Sequence[Write]) -> None:
@@ -106,12 +103,17 @@ def _write(turn: Turn, writes: Sequence[Write]) -> None:
 
 def _update(turn: Turn, writes: Sequence[Write]) -> None:
     """Set the rows, those of one shape by one statement."""
-    by_sql: dict[str, list[list[Any]]] = {}
+    plain: dict[str, list[list[Any]]] = {}
+    fenced: dict[str, list[list[Any]]] = {}
     for write in writes:
-        by_sql.setdefault(write.sql, []).append(write.row)
-    for sql, rows in by_sql.items():
-        if turn.write_text(sql, rows) != len(rows):
-            raise Missed
+        if write.fenced:
+            fenced.setdefault(write.shape.fenced, []).append(write.row)
+        else:
+            plain.setdefault(write.shape.plain, []).append(write.row)
+    for statements, fence in ((plain, ()), (fenced, (turn.now, turn.epoch))):
+        for sql, rows in statements.items():
+            if turn.write_text(sql, rows, fence) != len(rows):
+                raise Missed
 
 
 def _append(turn: Turn, writes: Sequence[Write]) -> None:

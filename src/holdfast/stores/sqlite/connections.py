@@ -72,7 +72,9 @@ def connect(place: Place, *, writes: bool = True) -> apsw.Connection:
     name = ":memory:" if place.in_memory else place.path
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if writes else 0)
     patience = Patience(place.deadline_seconds)
-    connection = patience.spend(lambda: apsw.Connection(name, flags=flags, vfs=place.vfs))
+    connection = patience.spend(
+        lambda: apsw.Connection(name, flags=flags, vfs=place.vfs, statementcachesize=400)
+    )
     try:
         patience.spend(lambda: _prepare(connection, place))
     except BaseException:

@@ -129,7 +129,7 @@ def rebuild(turn: Turn, jobs: Sequence[Job], keys: Sequence[tuple[JobId, KeyRow]
     turn.write("remove_keys", ids)
     turn.remember(jobs)
     marks = ", ".join("?" * len(JOB_COLUMNS))
-    turn.write_text(fragment("restore_job", marks=marks), map(job_row, jobs))
+    turn.write_text(fragment("restore_job", marks=marks), [job_row(job) for job in jobs])
     turn.write(
         "submit_keys",
         [(key.tenant, key.kind.code, key.key, id_.bytes, key.digest) for id_, key in keys],

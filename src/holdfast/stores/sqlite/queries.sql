@@ -1,7 +1,7 @@
 -- The statements of the SQLite store. Blocks of the same name in ../postgres/queries.sql do the
--- same there. differs from postgres, everywhere: a statement runs once per row, on rows whose times
--- and codes were filled in by the writer, because whoever holds the write lock is alone: what it
--- read is what it changes.
+-- same there. differs from postgres, everywhere: what is written has its times and codes filled in
+-- by the writer, because whoever holds the write lock is alone: what it read is what it changes. A
+-- statement with VALUES is run for many rows at once, by repeating them (see turn.py).
 
 -- name: meta
 -- The epoch under which claims are made, and whether events are sealed.
@@ -71,15 +71,19 @@ CROSS JOIN events AS e ON e.id = p.id AND e.rev = 1
 
 -- name: claim
 -- The one place where SQL restates an edge of the law: queued, retrying, stalled -> claimed.
-UPDATE jobs SET state = {{state.claimed}}, rev = ?, attempt = ?, owner = ?, epoch = ?,
-    lease_expires_at = ?, timeout_at = ?, started_at = NULL, updated_at = ?
-WHERE id = ?
+WITH d(id, rev, attempt, lease, timeout_at, at) AS (VALUES (?, ?, ?, ?, ?, ?))
+UPDATE jobs SET state = {{state.claimed}}, rev = d.rev, attempt = d.attempt, owner = ?, epoch = ?,
+    lease_expires_at = d.lease, timeout_at = d.timeout_at, started_at = NULL, updated_at = d.at
+FROM d WHERE jobs.id = d.id
 
 -- name: claim_event
 -- Its event; the other columns are NULL or stand for nothing.
+WITH d(id, rev, from_state, at, attempt, lease, seal) AS (VALUES (?, ?, ?, ?, ?, ?, ?))
 INSERT INTO events (id, rev, type, from_state, to_state, at, attempt, lease_expires_at, actor,
     request_id, data, seal)
-VALUES (?, ?, {{event.job_claimed}}, ?, {{state.claimed}}, ?, ?, ?, ?, ?, ?, ?)
+SELECT id, rev, {{event.job_claimed}}, from_state, {{state.claimed}}, at, attempt, lease, ?, ?, ?,
+    seal
+FROM d
 
 -- name: claimed
 -- One row per claim that took something.
@@ -108,13 +112,17 @@ WHERE j.id = ?1
 SELECT name FROM queues WHERE paused_at IS NOT NULL
 
 -- name: commit
--- A compare-and-set write. differs from postgres: it names the columns that the change touches and
--- no other, so that only their checks and indexes are looked at.
-UPDATE jobs SET :columns WHERE id = ? AND rev = ?
+-- Compare-and-set writes. differs from postgres: it names the columns that the changes touch and
+-- no other, so that only their checks and indexes are looked at. The + keeps the planner from
+-- looking for jobs by anything but their id.
+WITH d(id, expected, :names) AS (VALUES (?, ?, :marks))
+UPDATE jobs SET :columns FROM d WHERE jobs.id = d.id AND +jobs.rev = d.expected
 
 -- name: commit_fenced
 -- An owner's write also needs a live lease of the present epoch.
-UPDATE jobs SET :columns WHERE id = ? AND rev = ? AND lease_expires_at > ? AND epoch = ?
+WITH d(id, expected, :names) AS (VALUES (?, ?, :marks))
+UPDATE jobs SET :columns FROM d WHERE jobs.id = d.id AND +jobs.rev = d.expected
+    AND +jobs.lease_expires_at > ? AND +jobs.epoch = ?
 
 -- name: free_keys
 -- Free keys whose term ended with this write: kinds are a bit mask.

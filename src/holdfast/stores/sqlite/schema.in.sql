@@ -99,6 +99,9 @@ BEGIN SELECT RAISE(ABORT, 'holdfast: an illegal move refused on jobs'); END;
 CREATE TRIGGER jobs_frozen AFTER UPDATE OF {{law.sqlite.frozen}} ON jobs
 WHEN OLD.finished_at IS NOT NULL
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of an outcome refused on jobs'); END;
+CREATE TRIGGER jobs_retention AFTER UPDATE OF retention ON jobs
+WHEN {{law.illegal_retention}}
+BEGIN SELECT RAISE(ABORT, 'holdfast: an illegal move refused on jobs'); END;
 CREATE TRIGGER jobs_fixed AFTER UPDATE OF {{law.fixed}} ON jobs
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of what a submit fixes refused on jobs'); END;
 CREATE TRIGGER jobs_kept AFTER DELETE ON jobs WHEN OLD.retention <> {{retention.cleaned}}
@@ -166,6 +169,8 @@ CREATE TABLE beats (
     CONSTRAINT legal_beat CHECK ({{law.beat_check}})
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX beats_at ON beats (at);
+CREATE TRIGGER beats_fixed AFTER UPDATE ON beats
+BEGIN SELECT RAISE(ABORT, 'holdfast: a change of a heartbeat refused on beats'); END;
 
 -- One row per claim that took something: it finds leases that may have passed, settles a claim
 -- whose reply was lost, and tells what an owner holds, without an index that every finish changes.

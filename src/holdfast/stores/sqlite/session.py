@@ -44,6 +44,24 @@ def fragment(name: str, **parts: str) -> str:
 _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
 
 
+_VALUES = re.compile(r"VALUES (\([?, 0-9]+\))")
+
+
+@cache
+def is_set_based(sql: str) -> bool:
+    """Whether a statement can write several rows in one run: it names them by VALUES."""
+    return _VALUES.search(sql) is not None
+
+
+@cache
+def for_rows(sql: str, rows: int) -> str:
+    """Write a statement for so many rows: its VALUES repeated."""
+    match = _VALUES.search(sql)
+    if match is None or rows == 1:
+        return sql
+    return sql[: match.start(1)] + ", ".join([match[1]] * rows) + sql[match.end(1) :]
+
+
 class Session:
     """A connection inside a transaction, and the dictionary of this process."""
 

@@ -64,9 +64,9 @@ class Shape(Struct, frozen=True):
     values: Callable[[Job], Row]
     written: tuple[tuple[int, Callable[[Any], Any]], ...]
 
-    def row(self, job: Job) -> list[Any]:
-        """Write what is set."""
-        values = list(self.values(job))
+    def row(self, job: Job, expected: int) -> list[Any]:
+        """Write whose row is set, from which revision on, and to what."""
+        values = [job.id.bytes, expected, *self.values(job)]
         for i, write in self.written:
             values[i] = write(values[i])
         return values
@@ -76,12 +76,16 @@ class Shape(Struct, frozen=True):
 def shape_of(columns: tuple[str, ...]) -> Shape:
     """Make the two statements that set these columns."""
     names = ("rev", "updated_at", *columns)
-    assignments = ", ".join(name + " = ?" for name in names)
+    parts = {
+        "names": ", ".join(names),
+        "marks": ", ".join("?" * len(names)),
+        "columns": ", ".join(name + " = d." + name for name in names),
+    }
     return Shape(
-        plain=fragment("commit", columns=assignments),
-        fenced=fragment("commit_fenced", columns=assignments),
+        plain=fragment("commit", **parts),
+        fenced=fragment("commit_fenced", **parts),
         values=attrgetter(*names),
-        written=tuple((i, WRITTEN[name]) for i, name in enumerate(names) if name in WRITTEN),
+        written=tuple((i, WRITTEN[name]) for i, name in enumerate(names, 2) if name in WRITTEN),
     )
 
 

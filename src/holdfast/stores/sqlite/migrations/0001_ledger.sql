@@ -114,17 +114,22 @@ CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
 -- batches of 500: the moves 4, the CHECKs on jobs 2, the CHECKs on events 2, the birth 1. An AFTER
 -- trigger is cheaper than a BEFORE one, and a trigger that names columns costs only those who set
 -- them. Columns STORED or VIRTUAL, and a table with or without rowid, made no difference.
-CREATE TRIGGER jobs_birth AFTER INSERT ON jobs WHEN NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.failures <> 0 OR NEW.state NOT IN (1, 2)
+CREATE TRIGGER jobs_birth AFTER INSERT ON jobs WHEN NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.releases <> 0 OR NEW.state NOT IN (1, 2)
+    OR NEW.updated_at <> NEW.created_at OR NEW.started_at IS NOT NULL OR NEW.signals IS NOT NULL
 BEGIN SELECT RAISE(ABORT, 'holdfast: a job that was not submitted refused on jobs'); END;
 CREATE TRIGGER jobs_move AFTER UPDATE ON jobs WHEN NOT CASE NEW.rev - OLD.rev
         WHEN 1 THEN (CASE OLD.state WHEN 1 THEN 15366 WHEN 2 THEN 15372 WHEN 3 THEN 11992 WHEN 4 THEN 12272 WHEN 5 THEN 3108 WHEN 6 THEN 11336 WHEN 7 THEN 11916 WHEN 8 THEN 256 WHEN 9 THEN 512 WHEN 10 THEN 1024 WHEN 11 THEN 2048 WHEN 12 THEN 4096 WHEN 13 THEN 8192 ELSE 0 END >> NEW.state & 1)
         ELSE NEW.rev > OLD.rev AND (CASE OLD.state WHEN 3 THEN 12272 WHEN 4 THEN 12272 WHEN 5 THEN 4 ELSE 0 END >> NEW.state & 1) END
     OR NEW.attempt <> OLD.attempt + (NEW.state = 3 AND OLD.state <> 3)
     OR NEW.updated_at < OLD.updated_at
+    OR OLD.retention = 3
 BEGIN SELECT RAISE(ABORT, 'holdfast: an illegal move refused on jobs'); END;
-CREATE TRIGGER jobs_frozen AFTER UPDATE OF failures, finished_at, result_digest, error_code, exit_code ON jobs
+CREATE TRIGGER jobs_frozen AFTER UPDATE OF failures, releases, started_at, finished_at, run_at, cancel_requested, signals, result_digest, error_code, exit_code, result_ptr ON jobs
 WHEN OLD.finished_at IS NOT NULL
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of an outcome refused on jobs'); END;
+CREATE TRIGGER jobs_retention AFTER UPDATE OF retention ON jobs
+WHEN (NEW.retention <> OLD.retention AND NOT (OLD.finished_at IS NOT NULL AND NEW.retention = OLD.retention + 1))
+BEGIN SELECT RAISE(ABORT, 'holdfast: an illegal move refused on jobs'); END;
 CREATE TRIGGER jobs_fixed AFTER UPDATE OF id, tenant, job_id, kind, task, queue, priority, needs, policy, cpus, memory_mb, parent_id, link_kind, workflow_id, step_index, key_kinds, deadline_at, created_at ON jobs
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of what a submit fixes refused on jobs'); END;
 CREATE TRIGGER jobs_kept AFTER DELETE ON jobs WHEN OLD.retention <> 3
@@ -157,12 +162,10 @@ CREATE TABLE events (
     seal BLOB,
     UNIQUE (id, rev),
     CONSTRAINT legal_event CHECK (CASE type
-        WHEN 1 THEN to_state = 1 AND (1 >> coalesce(from_state, 0) & 1) OR to_state = 2 AND (1 >> coalesce(from_state, 0) & 1)
+        WHEN 1 THEN from_state IS NULL AND (6 >> to_state & 1)
         WHEN 2 THEN to_state = 3 AND (196 >> coalesce(from_state, 0) & 1)
         WHEN 3 THEN to_state = 4 AND (8 >> coalesce(from_state, 0) & 1)
         WHEN 4 THEN to_state = 8 AND (16 >> coalesce(from_state, 0) & 1)
-        WHEN 5 THEN from_state IS to_state AND (24 >> to_state & 1)
-        WHEN 6 THEN from_state IS to_state AND (24 >> to_state & 1)
         WHEN 7 THEN to_state = 2 AND (2 >> coalesce(from_state, 0) & 1)
         WHEN 8 THEN to_state = 12 AND (6 >> coalesce(from_state, 0) & 1)
         WHEN 9 THEN from_state IS to_state AND (198 >> to_state & 1)
@@ -226,6 +229,8 @@ CREATE TABLE beats (
     CONSTRAINT legal_beat CHECK (type IN (5, 6) AND state IN (3, 4))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX beats_at ON beats (at);
+CREATE TRIGGER beats_fixed AFTER UPDATE ON beats
+BEGIN SELECT RAISE(ABORT, 'holdfast: a change of a heartbeat refused on beats'); END;
 
 -- One row per claim that took something: it finds leases that may have passed, settles a claim
 -- whose reply was lost, and tells what an owner holds, without an index that every finish changes.

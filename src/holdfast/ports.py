@@ -15,7 +15,7 @@ from holdfast.lifecycle.job import Change, Created, Job, JobId, LoggedEvent, New
 from holdfast.lifecycle.states import KeyKind, Letter, State
 
 
-class Submitted(Struct, frozen=True):
+class Submitted(Struct, frozen=True, gc=False):
     """The job that a submit led to: its own, or the one that already held its key."""
 
     job: Job
@@ -53,7 +53,7 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     lookahead: int = 100
 
 
-class Claimed(Struct, frozen=True, kw_only=True):
+class Claimed(Struct, frozen=True, kw_only=True, gc=False):
     """A job under lease, with what its submitter asked for."""
 
     job: Job
@@ -62,7 +62,7 @@ class Claimed(Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
 
 
-class Committed(Struct, frozen=True):
+class Committed(Struct, frozen=True, gc=False):
     """The write is in the ledger. `job` is the record as it was written.
 
     `repeated`: it had landed before, its reply was lost. `jobs` of its submits, if it had any.
@@ -72,7 +72,7 @@ class Committed(Struct, frozen=True):
     repeated: bool = False
 
 
-class Lost(Struct, frozen=True):
+class Lost(Struct, frozen=True, gc=False):
     """The compare-and-set missed. Nothing was written.
 
     `current` has the revision that was expected if it was the lease that had passed.

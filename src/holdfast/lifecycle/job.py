@@ -27,15 +27,18 @@ JobId = NewType("JobId", UUID)
 VERSION = 1
 """Of events and records (B27): readers of version 1 pass over what they do not know."""
 
+# gc=False, here and where these travel: what is frozen and made of values cannot be part of a
+# cycle, and the collector's walks over thousands of records cost a sixth of a commit.
 
-class Signal(Struct, frozen=True, array_like=True):
+
+class Signal(Struct, frozen=True, array_like=True, gc=False):
     """A buffered signal: its name and the revision of the event that brought it."""
 
     name: str
     rev: int
 
 
-class Record(Struct, Generic[T_co], frozen=True, kw_only=True):
+class Record(Struct, Generic[T_co], frozen=True, kw_only=True, gc=False):
     """A job as its events say it is. `Job` has instants, `Draft` may have symbolic times."""
 
     id: JobId
@@ -107,7 +110,7 @@ Job: TypeAlias = Record[int]
 Draft: TypeAlias = Record[Time]
 
 
-class Created(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Created(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a submit fixes for good; stored in the first event."""
 
     tenant: str = "default"
@@ -135,7 +138,7 @@ class Created(Struct, frozen=True, kw_only=True, omit_defaults=True):
     trace_id: str | None = None
 
 
-class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What an event says beside its states, times and body. Unknown fields are passed over."""
 
     epoch: int | None = None
@@ -170,7 +173,7 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True):
 NO_FACTS = Facts()
 
 
-class Event(Struct, Generic[T_co], frozen=True, kw_only=True):
+class Event(Struct, Generic[T_co], frozen=True, kw_only=True, gc=False):
     """One accepted change of one job. The log of these is the truth."""
 
     id: JobId
@@ -204,7 +207,7 @@ LoggedEvent: TypeAlias = Event[int]
 DraftEvent: TypeAlias = Event[Time]
 
 
-class Actor(Struct, frozen=True):
+class Actor(Struct, frozen=True, gc=False):
     """Who acts, and in what capacity."""
 
     role: Role
@@ -222,7 +225,7 @@ _BY_NAME = frozenset({Role.OWNER, Role.WORKER, Role.BUS, Role.HOST})
 """Roles that are written as the bare name: an owner's name is what its claim was written under."""
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class Change(Struct, frozen=True, kw_only=True, gc=False):
     """A decided write: the record it was decided on, its one event, and the record that follows.
 
     A store writes it where `rev` still equals `record.rev` and, if `fenced`, the lease is live.
@@ -241,7 +244,7 @@ class Change(Struct, frozen=True, kw_only=True):
         return self.record.id
 
 
-class Key(Struct, frozen=True):
+class Key(Struct, frozen=True, gc=False):
     """A key given by a submitter, and the digest that its body is compared by."""
 
     kind: int
@@ -249,7 +252,7 @@ class Key(Struct, frozen=True):
     digest: bytes
 
 
-class NewJob(Struct, frozen=True, kw_only=True):
+class NewJob(Struct, frozen=True, kw_only=True, gc=False):
     """A decided submit: the record at revision 1, its event, its keys."""
 
     record: Draft
@@ -257,7 +260,7 @@ class NewJob(Struct, frozen=True, kw_only=True):
     keys: tuple[Key, ...] = ()
 
 
-class Unchanged(Struct, frozen=True):
+class Unchanged(Struct, frozen=True, gc=False):
     """The request repeats what already holds: success, no revision, no event."""
 
     record: Draft

@@ -12,7 +12,7 @@ from msgspec import Struct
 SECOND = 1_000_000
 
 
-class After(Struct, frozen=True):
+class After(Struct, frozen=True, gc=False):
     """The store's now, plus (or minus) some microseconds."""
 
     micros: int

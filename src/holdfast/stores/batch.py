@@ -20,7 +20,7 @@ FENCED, BEAT, STARTING = 1, 2, 4
 """Flags of a write, as the commit statement reads them."""
 
 
-class Fold(Struct, frozen=True):
+class Fold(Struct, frozen=True, gc=False):
     """What one job's row and log get in one commit."""
 
     changes: tuple[Change, ...]

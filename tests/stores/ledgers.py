@@ -1,18 +1,69 @@
-"""Open stores for tests, and the proof that must hold of them afterwards."""
+"""Ledgers on either engine for tests: stores and raw SQL on them, and the proof afterwards."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
+
+import pytest
+from msgspec import Struct
 
 from holdfast.flow.verify import Problem, verify
 from holdfast.ports import Store
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.sqlite.migrate import migrate as migrate_sqlite
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.invariants import assert_invariants
+from tests.stores.raw import POSTGRES, SQLITE, Raw, RawPostgres, RawSqlite
 from tests.support.postgres import PostgresCluster
 from tests.support.waiting import wait_until
+
+
+class Ledger(Struct, frozen=True):
+    """A migrated database: where it is, and the ways to it."""
+
+    engine: str
+    place: str
+
+    @asynccontextmanager
+    async def store(self) -> AsyncIterator[PostgresStore | SqliteStore]:
+        """An open store on it."""
+        made = {POSTGRES: PostgresStore, SQLITE: SqliteStore}[self.engine]
+        store: PostgresStore | SqliteStore = made(self.place)
+        await store.open()
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    @asynccontextmanager
+    async def raw(self) -> AsyncIterator[Raw]:
+        """A connection behind the store's back; what it does is undone unless committed."""
+        raw: Raw
+        if self.engine == POSTGRES:
+            raw = await RawPostgres.open(self.place)
+        else:
+            raw = RawSqlite(Path(self.place))
+        try:
+            yield raw
+        finally:
+            await raw.close()
+
+
+def make_ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    """For a fixture that is parametrised with ENGINES: an empty ledger on that engine."""
+    if request.param == SQLITE:
+        path = tmp_path_factory.mktemp("ledger") / "holdfast.db"
+        migrate_sqlite(path)
+        return Ledger(SQLITE, str(path))
+    cluster: PostgresCluster = request.getfixturevalue("postgres_cluster")
+    template: str = request.getfixturevalue("postgres_template")
+    url = cluster.create_database(template=template)
+    request.addfinalizer(lambda: cluster.drop_database(url))
+    return Ledger(POSTGRES, url)
 
 
 @asynccontextmanager

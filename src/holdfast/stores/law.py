@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable
 
 from holdfast.lifecycle.invariants import RULES
 from holdfast.lifecycle.states import (
+    BEATS,
     CLAIMABLE,
     OWNED,
     TERMINAL,
     Coded,
     EventType,
     Priority,
+    Retention,
     State,
 )
 from holdfast.lifecycle.times import SECOND
@@ -29,8 +31,22 @@ AGEING = {
 """How much later a job of a class counts as due: a batch job older than half an hour goes before
 a critical one that has just come, so that nothing starves (A3)."""
 
-FROZEN = ("state", "attempt", "failures", "finished_at", "result_digest", "error_code", "exit_code")
-"""What never changes once a job is terminal (resolution 10)."""
+FROZEN = (
+    "state",
+    "attempt",
+    "failures",
+    "releases",
+    "started_at",
+    "finished_at",
+    "run_at",
+    "cancel_requested",
+    "signals",
+    "result_digest",
+    "error_code",
+    "exit_code",
+    "result_ptr",
+)
+"""What never changes once a job is terminal (resolution 10): all but the annotations."""
 
 FIXED = (
     "id",
@@ -96,25 +112,36 @@ def claim_order() -> str:
     )
 
 
+def kept_events() -> list[tuple[EventType, State | None, State]]:
+    """List every legal (event, from, to) but the heartbeats, which have a table of their own."""
+    return [triple for triple in legal_events() if triple[0] not in BEATS]
+
+
 def event_codes() -> list[int]:
     """Number every legal (event, from, to)."""
     return sorted(
         kind.code * 256 + (source.code if source else 0) * 16 + target.code
-        for kind, source, target in legal_events()
+        for kind, source, target in kept_events()
     )
 
 
 def postgres_event_check() -> str:
-    """Compare one small number with a list: costs nothing measurable on PostgreSQL."""
+    """Compare one small number with a list: costs nothing measurable on PostgreSQL.
+
+    The bounds keep a state that is too large from passing for another by arithmetic; of a NULL,
+    the first event's, they say nothing, and a CHECK that says nothing passes.
+    """
     numbers = ",".join(map(str, event_codes()))
-    return f"(type * 256 + coalesce(from_state, 0) * 16 + to_state) = ANY ('{{{numbers}}}'::int[])"
+    code = "type * 256 + coalesce(from_state, 0) * 16 + to_state"
+    bounds = "from_state BETWEEN 1 AND 15 AND to_state BETWEEN 1 AND 15"
+    return f"({code}) = ANY ('{{{numbers}}}'::int[]) AND {bounds}"
 
 
 def sqlite_event_check() -> str:
     """Branch on the type, then look at one bit."""
     branches = []
     for kind in EventType:
-        pairs = [(source, target) for event, source, target in legal_events() if event is kind]
+        pairs = [(source, target) for event, source, target in kept_events() if event is kind]
         if pairs:
             branches.append(f"WHEN {kind.code} THEN {_sqlite_pairs(pairs)}")
     return "CASE type\n        " + "\n        ".join(branches) + "\n        ELSE 0 END"
@@ -124,6 +151,8 @@ def _sqlite_pairs(pairs: Iterable[tuple[State | None, State]]) -> str:
     sources: dict[State, set[State | None]] = {}
     for source, target in pairs:
         sources.setdefault(target, set()).add(source)
+    if all(found == {None} for found in sources.values()):
+        return f"from_state IS NULL AND {_bit(sources, 'to_state')}"
     if all(found == {target} for target, found in sources.items()):
         # IS, not =: a NULL would make the whole CHECK NULL, which passes.
         return f"from_state IS to_state AND {_bit(sources, 'to_state')}"
@@ -173,20 +202,23 @@ def postgres_illegal_move() -> str:
         ELSE NEW.rev > OLD.rev AND ({pair}) = ANY ('{{{more}}}'::int[]) END
     OR NEW.attempt <> OLD.attempt + CASE WHEN {_entered_claimed()} THEN 1 ELSE 0 END
     OR NEW.updated_at < OLD.updated_at
+    OR OLD.retention = {Retention.CLEANED.code}
+    OR {illegal_retention()}
     OR {_thawed()}"""
 
 
 def sqlite_illegal_move() -> str:
     """The same on SQLite, as short as it can be: from the old state to a mask of new ones.
 
-    That a terminal state and its attempt stay follows; the other frozen columns have a trigger that
-    only a statement which sets them pays for.
+    That a terminal state and its attempt stay follows; retention and the other frozen columns have
+    triggers that only a statement which sets them pays for.
     """
     return f"""NOT CASE NEW.rev - OLD.rev
         WHEN 1 THEN {_sqlite_moves(moves())}
         ELSE NEW.rev > OLD.rev AND {_sqlite_moves(paths())} END
     OR NEW.attempt <> OLD.attempt + ({_entered_claimed()})
-    OR NEW.updated_at < OLD.updated_at"""
+    OR NEW.updated_at < OLD.updated_at
+    OR OLD.retention = {Retention.CLEANED.code}"""
 
 
 def sqlite_frozen() -> str:
@@ -215,10 +247,17 @@ def _thawed() -> str:
     return f"(OLD.state IN ({codes(TERMINAL)}) AND ({columns}))"
 
 
+def illegal_retention() -> str:
+    """Say when retention moves otherwise than one step on, of a job that had ended before."""
+    one_step = "OLD.finished_at IS NOT NULL AND NEW.retention = OLD.retention + 1"
+    return f"(NEW.retention <> OLD.retention AND NOT ({one_step}))"
+
+
 def illegal_birth() -> str:
-    """Say when a new job row is not the row of a submit."""
+    """Say when a new job row is not the row of a submit; what a state forbids the CHECKs say."""
     born = codes(SUBMIT_TARGETS)
-    return f"NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.failures <> 0 OR NEW.state NOT IN ({born})"
+    return f"""NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.releases <> 0 OR NEW.state NOT IN ({born})
+    OR NEW.updated_at <> NEW.created_at OR NEW.started_at IS NOT NULL OR NEW.signals IS NOT NULL"""
 
 
 def beat_check() -> str:
@@ -241,6 +280,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "job_checks": job_checks,
     "claim_order": claim_order,
     "illegal_birth": illegal_birth,
+    "illegal_retention": illegal_retention,
     "beat_check": beat_check,
     "fixed": lambda: ", ".join(FIXED),
     "event_fixed": lambda: ", ".join(EVENT_FIXED),

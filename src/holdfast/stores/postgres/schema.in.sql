@@ -145,7 +145,7 @@ CREATE INDEX events_xid ON events USING brin (xid) WITH (pages_per_range = 32);
 CREATE INDEX events_type ON events (type, at) WHERE type > {{event.job_succeeded}};
 CREATE INDEX events_correlation ON events (correlation_id, id) WHERE correlation_id IS NOT NULL;
 
-CREATE TRIGGER events_fixed AFTER UPDATE OF {{law.event_fixed}} ON events FOR EACH ROW
+CREATE TRIGGER events_fixed AFTER UPDATE OF xid, {{law.event_fixed}} ON events FOR EACH ROW
     EXECUTE FUNCTION holdfast_refuse('a change of an event');
 CREATE TRIGGER events_erase AFTER UPDATE OF body ON events FOR EACH ROW
     WHEN (NEW.body IS NOT NULL)
@@ -181,6 +181,8 @@ CREATE TABLE beats (
     CONSTRAINT legal_beat CHECK ({{law.beat_check}})
 );
 CREATE INDEX beats_at ON beats USING brin (at);
+CREATE TRIGGER beats_fixed AFTER UPDATE ON beats FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('a change of a heartbeat');
 
 -- Optional sealing: a hash chain over each job's events; off until `holdfast seal on`.
 -- The bytes are those of holdfast/lifecycle/seal.py: each column with its length, NULL as "-".

@@ -124,7 +124,8 @@ CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
 
 -- AFTER, not BEFORE: a BEFORE trigger locks every row once more (and logs that) to look at it.
 CREATE TRIGGER jobs_birth AFTER INSERT ON jobs FOR EACH ROW
-    WHEN (NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.failures <> 0 OR NEW.state NOT IN (1, 2))
+    WHEN (NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.releases <> 0 OR NEW.state NOT IN (1, 2)
+    OR NEW.updated_at <> NEW.created_at OR NEW.started_at IS NOT NULL OR NEW.signals IS NOT NULL)
     EXECUTE FUNCTION holdfast_refuse('a job that was not submitted');
 CREATE TRIGGER jobs_move AFTER UPDATE ON jobs FOR EACH ROW
     WHEN (NOT CASE NEW.rev - OLD.rev
@@ -132,13 +133,21 @@ CREATE TRIGGER jobs_move AFTER UPDATE ON jobs FOR EACH ROW
         ELSE NEW.rev > OLD.rev AND (OLD.state * 16 + NEW.state) = ANY ('{52,53,54,55,56,57,58,59,61,68,69,70,71,72,73,74,75,77,82}'::int[]) END
     OR NEW.attempt <> OLD.attempt + CASE WHEN NEW.state = 3 AND OLD.state <> 3 THEN 1 ELSE 0 END
     OR NEW.updated_at < OLD.updated_at
+    OR OLD.retention = 3
+    OR (NEW.retention <> OLD.retention AND NOT (OLD.finished_at IS NOT NULL AND NEW.retention = OLD.retention + 1))
     OR (OLD.state IN (8, 9, 10, 11, 12, 13) AND (NEW.state IS DISTINCT FROM OLD.state
         OR NEW.attempt IS DISTINCT FROM OLD.attempt
         OR NEW.failures IS DISTINCT FROM OLD.failures
+        OR NEW.releases IS DISTINCT FROM OLD.releases
+        OR NEW.started_at IS DISTINCT FROM OLD.started_at
         OR NEW.finished_at IS DISTINCT FROM OLD.finished_at
+        OR NEW.run_at IS DISTINCT FROM OLD.run_at
+        OR NEW.cancel_requested IS DISTINCT FROM OLD.cancel_requested
+        OR NEW.signals IS DISTINCT FROM OLD.signals
         OR NEW.result_digest IS DISTINCT FROM OLD.result_digest
         OR NEW.error_code IS DISTINCT FROM OLD.error_code
-        OR NEW.exit_code IS DISTINCT FROM OLD.exit_code)))
+        OR NEW.exit_code IS DISTINCT FROM OLD.exit_code
+        OR NEW.result_ptr IS DISTINCT FROM OLD.result_ptr)))
     EXECUTE FUNCTION holdfast_refuse('an illegal move');
 CREATE TRIGGER jobs_fixed AFTER UPDATE OF id, tenant, job_id, kind, task, queue, priority, needs, policy, cpus, memory_mb, parent_id, link_kind, workflow_id, step_index, key_kinds, deadline_at, created_at ON jobs FOR EACH ROW
     EXECUTE FUNCTION holdfast_refuse('a change of what a submit fixes');
@@ -169,7 +178,7 @@ CREATE TABLE events (
     digest bytea,
     seal bytea,
     PRIMARY KEY (id, rev),
-    CONSTRAINT legal_event CHECK ((type * 256 + coalesce(from_state, 0) * 16 + to_state) = ANY ('{257,258,547,611,627,820,1096,1331,1348,1587,1604,1810,2076,2092,2321,2338,2406,2423,2577,2594,2662,2679,2833,2850,2918,2935,3124,3140,3396,3652,3908,4165,4434,4665,4681,4729,4918,4934,5175,5191,5431,5447,5746,5939,5956,6170,6186,6202,6218,6234,6250,6266,6427,6443,6459,6475,6491,6507,6523,6685,6701,6717,6733,6765,6781,6929,6946,6963,6980,6997,7014,7031,7304,7321,7338,7355,7372,7389,7560,7577,7594,7611,7628,7645,7816,7833,7850,7867,7884,7901,8072,8089,8106,8123,8140,8157,8328,8345,8362,8379,8396,8413,8584,8601,8618,8635,8652,8669}'::int[])),
+    CONSTRAINT legal_event CHECK ((type * 256 + coalesce(from_state, 0) * 16 + to_state) = ANY ('{257,258,547,611,627,820,1096,1810,2076,2092,2321,2338,2406,2423,2577,2594,2662,2679,2833,2850,2918,2935,3124,3140,3396,3652,3908,4165,4434,4665,4681,4729,4918,4934,5175,5191,5431,5447,5746,5939,5956,6170,6186,6202,6218,6234,6250,6266,6427,6443,6459,6475,6491,6507,6523,6685,6701,6717,6733,6765,6781,6929,6946,6963,6980,6997,7014,7031,7304,7321,7338,7355,7372,7389,7560,7577,7594,7611,7628,7645,7816,7833,7850,7867,7884,7901,8072,8089,8106,8123,8140,8157,8328,8345,8362,8379,8396,8413,8584,8601,8618,8635,8652,8669}'::int[]) AND from_state BETWEEN 1 AND 15 AND to_state BETWEEN 1 AND 15),
     CONSTRAINT first_event CHECK ((rev = 1) = (from_state IS NULL)),
     CONSTRAINT body_has_digest CHECK (body IS NULL OR digest IS NOT NULL)
 );
@@ -178,7 +187,7 @@ CREATE INDEX events_xid ON events USING brin (xid) WITH (pages_per_range = 32);
 CREATE INDEX events_type ON events (type, at) WHERE type > 4;
 CREATE INDEX events_correlation ON events (correlation_id, id) WHERE correlation_id IS NOT NULL;
 
-CREATE TRIGGER events_fixed AFTER UPDATE OF id, rev, type, from_state, to_state, at, attempt, beats, lease_expires_at, run_at, deadline_at, version, actor, request_id, reason, correlation_id, data, digest ON events FOR EACH ROW
+CREATE TRIGGER events_fixed AFTER UPDATE OF xid, id, rev, type, from_state, to_state, at, attempt, beats, lease_expires_at, run_at, deadline_at, version, actor, request_id, reason, correlation_id, data, digest ON events FOR EACH ROW
     EXECUTE FUNCTION holdfast_refuse('a change of an event');
 CREATE TRIGGER events_erase AFTER UPDATE OF body ON events FOR EACH ROW
     WHEN (NEW.body IS NOT NULL)
@@ -214,6 +223,8 @@ CREATE TABLE beats (
     CONSTRAINT legal_beat CHECK (type IN (5, 6) AND state IN (3, 4))
 );
 CREATE INDEX beats_at ON beats USING brin (at);
+CREATE TRIGGER beats_fixed AFTER UPDATE ON beats FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('a change of a heartbeat');
 
 -- Optional sealing: a hash chain over each job's events; off until `holdfast seal on`.
 -- The bytes are those of holdfast/lifecycle/seal.py: each column with its length, NULL as "-".
@@ -316,4 +327,3 @@ SELECT id, rev, to_timestamp(at / 1e6) AS at, CASE type WHEN 1 THEN 'job_created
     CASE from_state WHEN 1 THEN 'pending' WHEN 2 THEN 'queued' WHEN 3 THEN 'claimed' WHEN 4 THEN 'running' WHEN 5 THEN 'waiting' WHEN 6 THEN 'retrying' WHEN 7 THEN 'stalled' WHEN 8 THEN 'succeeded' WHEN 9 THEN 'failed' WHEN 10 THEN 'cancelled' WHEN 11 THEN 'timed_out' WHEN 12 THEN 'denied' WHEN 13 THEN 'dead_lettered' END AS from_state, CASE to_state WHEN 1 THEN 'pending' WHEN 2 THEN 'queued' WHEN 3 THEN 'claimed' WHEN 4 THEN 'running' WHEN 5 THEN 'waiting' WHEN 6 THEN 'retrying' WHEN 7 THEN 'stalled' WHEN 8 THEN 'succeeded' WHEN 9 THEN 'failed' WHEN 10 THEN 'cancelled' WHEN 11 THEN 'timed_out' WHEN 12 THEN 'denied' WHEN 13 THEN 'dead_lettered' END AS to_state, attempt,
     actor, request_id, reason, data, body
 FROM events;
-

@@ -103,6 +103,13 @@ def test_a_redriven_letter_submits_its_new_job_and_names_it() -> None:
     assert change.event.facts.letter is Letter.REDRIVEN
 
 
+def test_a_compensation_is_named() -> None:
+    life = life_in(State.FAILED)
+    change = life.do(c.Compensated(actor=WORKER, link=life.record.id))
+
+    assert change.event.facts.link == life.record.id
+
+
 def test_a_denial_names_its_rule_and_why() -> None:
     life = life_in(State.QUEUED)
     life.do(c.Deny(actor=SCHEDULER, rule="no-prod", body=b'"never"', reason="policy"))

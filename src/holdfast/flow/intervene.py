@@ -1,0 +1,74 @@
+"""Intervene: what a person or a program does to a job from outside: cancel, signal, hold."""
+
+from __future__ import annotations
+
+from holdfast.errors import Refused
+from holdfast.flow.perform import perform
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.job import Actor, Job, JobId
+from holdfast.lifecycle.states import OWNED, State
+from holdfast.lifecycle.states import Cancel as Mode
+from holdfast.ports import Store
+
+CANCEL_TRIES = 5
+"""How often a cancel looks again when the job gets or loses an owner at that very moment."""
+
+
+async def cancel(
+    store: Store,
+    id: JobId,
+    actor: Actor,
+    *,
+    hard: bool = False,
+    reason: str | None = None,
+    request_id: str | None = None,
+) -> Job:
+    """Cancel a job: at once where nobody holds it, else by asking its owner.
+
+    The record that comes back says which: `cancelled`, or `cancel_requested`. A job that had ended
+    before is returned as it is.
+    """
+    for _ in range(CANCEL_TRIES):
+        job = (await store.get([id]))[0]
+        if job is not None and job.terminal:
+            return job
+        owned = job is not None and job.state in OWNED
+        command: c.Command = (
+            c.RequestCancel(
+                actor=actor,
+                mode=Mode.HARD if hard else Mode.SOFT,
+                reason=reason,
+                request_id=request_id,
+            )
+            if owned
+            else c.Cancel(actor=actor, reason=reason, request_id=request_id)
+        )
+        try:
+            return await perform(store, id, command)
+        except Refused as error:
+            # It was claimed, released or ended between the look and the write: look again.
+            if error.reason_code not in ("illegal_transition", "terminal"):
+                raise
+    raise Refused(f"job {id} changed hands {CANCEL_TRIES} times meanwhile", job_id=str(id))
+
+
+async def signal(
+    store: Store,
+    id: JobId,
+    actor: Actor,
+    name: str,
+    body: bytes = b"null",
+    *,
+    request_id: str | None = None,
+) -> Job:
+    """Send a signal, and wake the job if it was waiting for it."""
+    job = await perform(
+        store, id, c.SignalJob(actor=actor, name=name, body=body, request_id=request_id)
+    )
+    if job.state is not State.WAITING or job.wait_for != name:
+        return job
+    try:
+        return await perform(store, id, c.Resume(actor=actor))
+    except Refused:
+        # Somebody else resumed it first; the signal is consumed or still buffered.
+        return (await store.get([id]))[0] or job

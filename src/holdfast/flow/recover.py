@@ -1,0 +1,126 @@
+"""Recover: what a sweep makes of a job whose lease, deadline, timeout or wait has run out.
+
+Level-triggered and idempotent: it reads what is due, decides, and commits like everyone else, so
+that two sweeps, or one with a stale view, do no harm. Any number may run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.decide import decide
+from holdfast.lifecycle.job import Actor, Change, Job, JobId, Refusal
+from holdfast.lifecycle.retry import exhausted, loss_costs
+from holdfast.lifecycle.states import OWNED, EventType, State
+from holdfast.ports import Committed, Due, Store
+
+
+class Swept(Struct, kw_only=True):
+    """What one sweep did."""
+
+    found: int = 0
+    written: dict[EventType, int] = {}
+    lost: int = 0
+    """Somebody else came first: nothing to do."""
+    failed: dict[JobId, str] = {}
+    """Jobs that could not be judged or written; the others were."""
+
+
+async def sweep(
+    store: Store, actor: Actor, *, jitter: Callable[[], float], limit: int = 500
+) -> Swept:
+    """Look once at what is due and do what the law says of each."""
+    due = await store.due(limit=limit)
+    report = Swept(found=len(due.jobs))
+    changes = [change for job in due.jobs if (change := _decided(job, due, actor, jitter, report))]
+    for change, outcome in zip(changes, await store.commit(changes), strict=True):
+        if isinstance(outcome, Committed):
+            kind = change.event.type
+            report.written[kind] = report.written.get(kind, 0) + 1
+        else:
+            report.lost += 1
+    return report
+
+
+def _decided(
+    job: Job, due: Due, actor: Actor, jitter: Callable[[], float], report: Swept
+) -> Change | None:
+    """Decide one job; one that cannot be judged does not stop the others."""
+    try:
+        command = remedy(job, due, actor, jitter)
+        decision = None if command is None else decide(job, command)
+    except Exception as error:  # noqa: BLE001 - one poison row must not stop the sweep
+        report.failed[job.id] = repr(error)
+        return None
+    if isinstance(decision, Refusal):
+        report.failed[job.id] = decision.message
+    return decision if isinstance(decision, Change) else None
+
+
+def remedy(job: Job, due: Due, actor: Actor, jitter: Callable[[], float]) -> c.Command | None:
+    """Name the command that a due job calls for; None while it is its owner's to act."""
+    now = due.now
+    if _past(job.deadline_at, now):
+        return c.TimeOut(actor=actor, as_of=now, error_code="deadline", reason="deadline passed")
+    if job.state is State.WAITING and _past(job.run_at, now):
+        return c.Resume(actor=actor, as_of=now, reason="the wait ended by its time")
+    if job.state not in OWNED:
+        return None
+    if _past(job.lease_expires_at, now) or (job.epoch or 1) < due.epoch:
+        return _after_silence(job, due, actor, jitter)
+    if job.state is State.CLAIMED and _past(job.timeout_at, now):
+        return _after_no_start(job, due, actor, jitter)
+    # A running job past its timeout is its owner's to kill, as long as the owner lives.
+    return None
+
+
+def _after_silence(
+    job: Job, due: Due, actor: Actor, jitter: Callable[[], float]
+) -> c.Command | None:
+    """Answer a lost lease (resolutions 6 and 7)."""
+    match job.policy.on_silence:
+        case "time_out":
+            return c.TimeOut(actor=actor, as_of=due.now, killed=False, reason="no word from owner")
+        case "lose":
+            if not _past((job.lease_expires_at or 0) + job.policy.host_recovery, due.now):
+                return None
+            code = "container_not_found_on_recovery"
+            if job.state is State.RUNNING:
+                code = "container_lost_on_recovery"
+            return c.Lose(actor=actor, as_of=due.now, error_code=code)
+        case _:
+            return _after_loss(job, due, actor, jitter)
+
+
+def _after_loss(job: Job, due: Due, actor: Actor, jitter: Callable[[], float]) -> c.Command:
+    """Answer a lost lease where tries may be left."""
+    if _is_over(job):
+        started = job.state is State.RUNNING and not job.policy.idempotent
+        code = "infrastructure_failure" if started else "exhausted_retries"
+        return c.DeadLetter(
+            actor=actor, as_of=due.now, error_code=code, stage="exec", reason="lease ran out"
+        )
+    return c.Stall(
+        actor=actor, as_of=due.now, epoch=due.epoch, jitter=jitter(), reason="lease ran out"
+    )
+
+
+def _after_no_start(job: Job, due: Due, actor: Actor, jitter: Callable[[], float]) -> c.Command:
+    """Answer a claim that was not started in time: another try, or the end (resolution 7)."""
+    if _is_over(job):
+        return c.TimeOut(actor=actor, as_of=due.now, error_code="start_timeout", killed=False)
+    return c.Stall(actor=actor, as_of=due.now, jitter=jitter(), reason="not started in time")
+
+
+def _is_over(job: Job) -> bool:
+    """Whether losing this attempt leaves no other."""
+    if job.state is State.RUNNING and not job.policy.idempotent:
+        return True
+    return loss_costs(job) and exhausted(job)
+
+
+def _past(time: int | None, now: int) -> bool:
+    return time is not None and time <= now

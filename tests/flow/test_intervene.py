@@ -1,0 +1,87 @@
+"""Cancel and signal from outside, at whatever moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.flow.intervene import cancel, signal
+from holdfast.flow.perform import perform
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.states import Cancel, State
+from holdfast.ports import Store
+from tests.flow.test_perform import PEOPLE, Interrupting, claimed, submitted
+
+
+@pytest.mark.req("A18")
+async def test_a_job_that_nobody_holds_is_cancelled_at_once(store: Store) -> None:
+    job = await submitted(store)
+    after = await cancel(store, job.id, PEOPLE, reason="not needed")
+    assert after.state is State.CANCELLED
+
+
+@pytest.mark.req("A18")
+async def test_the_owner_of_a_held_job_is_asked(store: Store) -> None:
+    await submitted(store)
+    job, _ = await claimed(store)
+    after = await cancel(store, job.id, PEOPLE)
+    assert (after.state, after.cancel_requested) == (State.CLAIMED, Cancel.SOFT)
+    harder = await cancel(store, job.id, PEOPLE, hard=True)
+    assert harder.cancel_requested is Cancel.HARD
+
+
+async def test_a_job_that_is_claimed_at_that_moment_is_still_cancelled(store: Store) -> None:
+    job = await submitted(store)
+    racing: Any = Interrupting(store, lambda: claimed(store), 1)
+    after = await cancel(racing, job.id, PEOPLE)
+    assert after.cancel_requested is Cancel.SOFT
+
+
+async def test_a_job_that_is_released_at_that_moment_is_still_cancelled(store: Store) -> None:
+    await submitted(store)
+    job, owner = await claimed(store)
+
+    async def release() -> None:
+        await perform(store, job.id, c.Release(actor=owner))
+
+    racing: Any = Interrupting(store, release, 1)
+    assert (await cancel(racing, job.id, PEOPLE)).state is State.CANCELLED
+
+
+async def test_cancelling_what_has_ended_changes_nothing(store: Store) -> None:
+    await submitted(store)
+    job, owner = await claimed(store)
+    await perform(store, job.id, c.Start(actor=owner))
+    done = await perform(store, job.id, c.Complete(actor=owner))
+    assert await cancel(store, job.id, PEOPLE) == done
+
+
+async def test_a_completion_that_came_first_wins_over_the_cancel(store: Store) -> None:
+    await submitted(store)
+    job, owner = await claimed(store)
+    await perform(store, job.id, c.Start(actor=owner))
+
+    async def complete() -> None:
+        await perform(store, job.id, c.Complete(actor=owner))
+
+    racing: Any = Interrupting(store, complete, 1)
+    assert (await cancel(racing, job.id, PEOPLE)).state is State.SUCCEEDED
+
+
+async def test_a_signal_wakes_the_job_that_waits_for_it(store: Store) -> None:
+    await submitted(store)
+    job, owner = await claimed(store)
+    await perform(store, job.id, c.Start(actor=owner))
+    await perform(store, job.id, c.Wait(actor=owner, signal="go"))
+    assert (await signal(store, job.id, PEOPLE, "stop")).state is State.WAITING
+    woken = await signal(store, job.id, PEOPLE, "go", b"1", request_id="r")
+    assert woken.state is State.QUEUED
+    assert [one.name for one in woken.signals] == ["stop"]
+
+
+async def test_a_signal_sent_twice_under_one_request_is_one_signal(store: Store) -> None:
+    job = await submitted(store)
+    await signal(store, job.id, PEOPLE, "go", request_id="r")
+    after = await signal(store, job.id, PEOPLE, "go", request_id="r")
+    assert len(after.signals) == 1

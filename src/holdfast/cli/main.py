@@ -7,10 +7,13 @@ import typer
 from rich.console import Console
 
 from holdfast import __version__
-from holdfast.cli import ledger
+from holdfast.cli import ledger, services
 
 # A command module offers `register(app)`, which adds what it has; nothing joins in another way.
-REGISTRATIONS: tuple[Callable[[typer.Typer], None], ...] = (ledger.register,)
+REGISTRATIONS: tuple[Callable[[typer.Typer], None], ...] = (
+    ledger.register,
+    services.register,
+)
 
 app = typer.Typer(
     name="holdfast",

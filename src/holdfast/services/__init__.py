@@ -1,0 +1,1 @@
+"""The loops: each looks, does what is due, and says how it goes."""

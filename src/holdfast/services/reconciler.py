@@ -1,0 +1,104 @@
+"""The reconciler: sweeps again and again, at any number of places at once.
+
+It keeps nothing between two sweeps, so it can be killed at any moment; what it missed is due still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from holdfast.errors import HoldfastError
+from holdfast.flow.recover import Swept, sweep
+from holdfast.lifecycle.job import Actor
+from holdfast.lifecycle.states import Role
+from holdfast.ports import Store
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 1.0
+"""How long a sweep that found nothing waits for the next; a lost job is found within that."""
+LONGEST_PAUSE_SECONDS = 15.0
+FOLD_EVERY = 30
+"""Sweeps between two foldings of the summaries."""
+
+
+class Health(Struct, kw_only=True):
+    """How the loop is doing, for whoever watches it."""
+
+    sweeps: int = 0
+    written: int = 0
+    failures_in_a_row: int = 0
+    last_error: str | None = None
+
+
+class Reconciler:
+    """One loop of sweeps over one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        *,
+        jitter: Callable[[], float],
+        tick_seconds: float = TICK_SECONDS,
+        on_sweep: Callable[[Swept], None] | None = None,
+    ) -> None:
+        """Take the store; `run` begins."""
+        self.health = Health()
+        self._store = store
+        self._actor = Actor(Role.RECONCILER, name)
+        self._jitter = jitter
+        self._tick = tick_seconds
+        self._on_sweep = on_sweep
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End after the sweep that is under way."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Sweep until stopped. Trouble is told, waited out and tried again, never the end."""
+        while not self._stopping.is_set():
+            await self._pause(await self._turn())
+
+    async def _turn(self) -> float:
+        """Sweep once; tells how long to rest."""
+        try:
+            report = await self.sweep()
+        except HoldfastError as error:
+            return self._trouble(error)
+        except Exception as error:  # the loop's edge: nothing may end it but `stop`
+            log.exception("a sweep failed")
+            return self._trouble(error)
+        self.health.failures_in_a_row = 0
+        # A full batch means that there is more: go on at once.
+        return 0.0 if report.written else self._tick
+
+    async def sweep(self) -> Swept:
+        """Look once at what is due."""
+        report = await sweep(self._store, self._actor, jitter=self._jitter)
+        self.health.sweeps += 1
+        self.health.written += sum(report.written.values())
+        for id_, problem in report.failed.items():
+            log.error("job %s could not be swept: %s", id_, problem)
+        if self.health.sweeps % FOLD_EVERY == 0:
+            await self._store.fold_counts()
+        if self._on_sweep is not None:
+            self._on_sweep(report)
+        return report
+
+    def _trouble(self, error: Exception) -> float:
+        self.health.failures_in_a_row += 1
+        self.health.last_error = str(error)
+        log.warning("sweep failed %s times: %s", self.health.failures_in_a_row, error)
+        return min(self._tick * 2.0**self.health.failures_in_a_row, LONGEST_PAUSE_SECONDS)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except TimeoutError:
+            return

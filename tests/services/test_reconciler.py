@@ -1,0 +1,111 @@
+"""The loop of sweeps: finds what is lost, outlives trouble, ends when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import StoreUnavailable
+from holdfast.flow.recover import Swept
+from holdfast.ports import Due, Store
+from holdfast.services.reconciler import Reconciler
+from holdfast.wiring import opened, read_address
+from tests.flow.test_recover import lost_run
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    """A store in a file, so that another process can sweep it."""
+    async with opened(read_address(str(tmp_path / "jobs.db"))) as opened_store:
+        yield opened_store
+
+
+class Troubled:
+    """A store whose database is away for the first looks."""
+
+    def __init__(self, store: Store, times: int) -> None:
+        """Fail so many times."""
+        self._store, self._left = store, times
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the store's."""
+        return getattr(self._store, name)
+
+    async def due(self, *, limit: int = 500) -> Due:
+        """Fail first, then answer."""
+        if self._left:
+            self._left -= 1
+            raise StoreUnavailable("away") if self._left % 2 else RuntimeError("odd")
+        return await self._store.due(limit=limit)
+
+
+async def run_until_written(store: Any) -> Reconciler:
+    """Run the loop until a sweep wrote something."""
+
+    def seen(report: Swept) -> None:
+        if report.written:
+            reconciler.stop()
+
+    reconciler = Reconciler(store, "r", jitter=lambda: 0.0, tick_seconds=0.01, on_sweep=seen)
+    await asyncio.wait_for(reconciler.run(), 10)
+    return reconciler
+
+
+async def test_the_loop_finds_a_lost_job(store: Store) -> None:
+    await lost_run(store)
+    reconciler = await run_until_written(store)
+    assert reconciler.health.written == 1
+
+
+async def test_trouble_is_waited_out_and_told(store: Store) -> None:
+    await lost_run(store)
+    reconciler = await run_until_written(Troubled(store, 3))
+    assert reconciler.health.last_error is not None
+    assert reconciler.health.failures_in_a_row == 0
+
+
+async def test_a_stopped_loop_ends_though_nothing_is_due(store: Store) -> None:
+    reconciler = Reconciler(store, "r", jitter=lambda: 0.0, tick_seconds=60)
+    task = asyncio.create_task(reconciler.run())
+    await asyncio.sleep(0)
+    reconciler.stop()
+    await asyncio.wait_for(task, 10)
+
+
+def reconcile(place: str, *words: str) -> list[str]:
+    """The command, as a process."""
+    return [sys.executable, "-m", "holdfast.cli", "reconcile", "--url", place, *words]
+
+
+async def test_the_command_sweeps_once_and_says_what_it_did(store: Store, tmp_path: Path) -> None:
+    await lost_run(store)
+    place = str(tmp_path / "jobs.db")
+    done = await asyncio.to_thread(
+        subprocess.run,
+        reconcile(place, "--once", "--json"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {"found": 1, "written": {"job_stalled": 1}, "lost": 0}
+
+
+async def test_the_command_ends_on_sigterm_after_its_sweep(store: Store, tmp_path: Path) -> None:
+    await lost_run(store)
+    place = str(tmp_path / "jobs.db")
+    process = await asyncio.create_subprocess_exec(
+        *reconcile(place, "--json"), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    line = await asyncio.wait_for(process.stdout.readline(), 20)
+    assert json.loads(line)["written"] == {"job_stalled": 1}
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), 10) == 0

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from holdfast.stores.text import schema
 from tools.lifecycle_page import lifecycle_page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,7 +26,21 @@ def lifecycle_docs() -> dict[str, str]:
     return {"docs/lifecycle.md": lifecycle_page()}
 
 
-GENERATORS: tuple[Generator, ...] = (lifecycle_docs,)
+def schemas() -> dict[str, str]:
+    """The schema of each engine as the law now wants it; a test compares it with the migrations."""
+    return {
+        f"src/holdfast/stores/{engine}/schema.sql": _NOTE + schema(f"holdfast.stores.{engine}")
+        for engine in ("postgres", "sqlite")
+    }
+
+
+_NOTE = """\
+-- Generated from schema.in.sql and the law by `make docs`. What databases have comes from the
+-- migrations: after a change here, write a new one that leads to it.
+
+"""
+
+GENERATORS: tuple[Generator, ...] = (lifecycle_docs, schemas)
 
 
 def stale(root: Path, generators: Sequence[Generator] = GENERATORS) -> dict[str, str]:

@@ -27,7 +27,7 @@ SETTINGS = {
     "default_transaction_isolation": "read committed",
 }
 
-_PASSING = (
+PASSING = (
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
@@ -99,7 +99,7 @@ class Connections:
         pool, self._pool = self._pool, None
         try:
             await asyncio.wait_for(pool.close(), self._attempt)
-        except _PASSING:
+        except PASSING:
             pool.terminate()
 
     async def run(
@@ -121,7 +121,7 @@ class Connections:
                 return await self._once(work, tries)
             except keep:
                 raise
-            except _PASSING as error:
+            except PASSING as error:
                 if not _passes(error):
                     raise StoreError(f"the database driver said: {error}") from error
                 tries += 1
@@ -140,7 +140,7 @@ class Connections:
                 return await self._use(connection, work, tries)
             except _SOUND:
                 raise
-            except _PASSING:
+            except PASSING:
                 # Half-open, confused or read-only since a failover: nobody shall meet it again.
                 _abandon(connection)
                 raise

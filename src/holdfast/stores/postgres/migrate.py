@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 
 from holdfast.errors import SchemaMismatch, StoreUnavailable
-from holdfast.stores.postgres.connections import Connection, translated
+from holdfast.stores.postgres.connections import PASSING, Connection, translated
 from holdfast.stores.text import migrations
 
 PACKAGE = "holdfast.stores.postgres"
@@ -28,10 +28,12 @@ async def migrate(url: str, *, progress: Callable[[int, str], None] | None = Non
     """
     try:
         connection = await asyncpg.connect(url, statement_cache_size=0, timeout=10)
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except (asyncpg.PostgresError, *PASSING) as error:
         raise StoreUnavailable(f"PostgreSQL could not be reached: {error}") from error
     try:
         return await _apply_all(connection, progress)
+    except PASSING as error:
+        raise StoreUnavailable(f"PostgreSQL went away, migrate again: {error}") from error
     except asyncpg.PostgresError as error:
         raise translated(error) from error
     finally:

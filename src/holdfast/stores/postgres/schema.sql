@@ -1,0 +1,332 @@
+-- Generated from schema.in.sql and the law by `make docs`. What databases have comes from the
+-- migrations: after a change here, write a new one that leads to it.
+
+-- Holdfast on PostgreSQL: a ledger of events, and one narrow row per job that is their projection.
+-- Times are microseconds since 1970 UTC. Codes are listed in docs/lifecycle.md; the views
+-- jobs_readable and events_readable spell them out.
+
+CREATE TABLE meta (
+    key text PRIMARY KEY,
+    value text NOT NULL
+);
+INSERT INTO meta VALUES ('epoch', '1'), ('sealing', 'off');
+
+-- The only clock. Volatile, not now(): a lock wait must not turn time back. Tests replace it.
+CREATE FUNCTION holdfast_now() RETURNS bigint LANGUAGE sql VOLATILE AS
+$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
+
+-- A span (below the horizon) counts from the base, an instant stands for itself.
+CREATE FUNCTION holdfast_time(value bigint, base bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+$$ SELECT CASE WHEN value < 500000000000000 THEN base + value ELSE value END $$;
+
+CREATE FUNCTION holdfast_refuse() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    RAISE EXCEPTION 'holdfast: % refused on %', TG_ARGV[0], TG_TABLE_NAME
+        USING ERRCODE = 'integrity_constraint_violation',
+              DETAIL = to_jsonb(CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END)::text;
+END $$;
+
+-- Content-addressed and append-only: a job row names its policy and needs by one number.
+CREATE TABLE policies (
+    id bigint PRIMARY KEY,
+    body text NOT NULL,
+    lease bigint NOT NULL,
+    running_lease bigint NOT NULL,
+    start_timeout bigint
+);
+CREATE TABLE needs (
+    id bigint PRIMARY KEY,
+    body text NOT NULL
+);
+INSERT INTO needs VALUES (0, '[]');
+
+CREATE TABLE jobs (
+    id uuid PRIMARY KEY,
+    created_at bigint NOT NULL,
+    updated_at bigint NOT NULL,
+    run_at bigint,
+    lease_expires_at bigint,
+    started_at bigint,
+    finished_at bigint,
+    timeout_at bigint,
+    deadline_at bigint,
+    needs bigint NOT NULL,
+    policy bigint NOT NULL,
+    rev integer NOT NULL,
+    beats integer NOT NULL DEFAULT 0,
+    attempt integer NOT NULL DEFAULT 0,
+    failures integer NOT NULL DEFAULT 0,
+    releases integer NOT NULL DEFAULT 0,
+    epoch integer,
+    cpus integer,
+    memory_mb integer,
+    step_index integer,
+    exit_code integer,
+    state smallint NOT NULL,
+    kind smallint NOT NULL,
+    priority smallint NOT NULL,
+    key_kinds smallint NOT NULL DEFAULT 0,
+    link_kind smallint,
+    cancel_requested smallint,
+    letter smallint,
+    retention smallint NOT NULL DEFAULT 1,
+    version smallint NOT NULL DEFAULT 1,
+    parent_id uuid,
+    tenant text NOT NULL,
+    task text NOT NULL,
+    queue text NOT NULL,
+    job_id text,
+    workflow_id text,
+    owner text,
+    held_by text,
+    wait_for text,
+    signals text,
+    late_results text,
+    result_digest bytea,
+    error_code text,
+    result_ptr text,
+    claim_order bigint GENERATED ALWAYS AS (CASE WHEN state IN (2, 6, 7) AND held_by IS NULL THEN run_at + CASE priority WHEN 1 THEN 0 WHEN 2 THEN 300000000 WHEN 3 THEN 1800000000 END END) STORED,
+    wake_at bigint GENERATED ALWAYS AS (
+        CASE WHEN finished_at IS NULL THEN
+            least(deadline_at, timeout_at, CASE state WHEN 5 THEN run_at END)
+        END) STORED,
+    CONSTRAINT state_known CHECK (state IN (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)),
+    CONSTRAINT owner_by_state CHECK ((owner IS NOT NULL) = (state IN (3, 4))),
+    CONSTRAINT lease_expires_at_by_state CHECK ((lease_expires_at IS NOT NULL) = (state IN (3, 4))),
+    CONSTRAINT epoch_by_state CHECK ((epoch IS NOT NULL) = (state IN (3, 4))),
+    CONSTRAINT timeout_at_only CHECK (timeout_at IS NULL OR state IN (3, 4)),
+    CONSTRAINT result_digest_by_state CHECK ((result_digest IS NOT NULL) = (state IN (8))),
+    CONSTRAINT error_code_by_state CHECK ((error_code IS NOT NULL) = (state IN (9, 10, 11, 12, 13))),
+    CONSTRAINT finished_at_by_state CHECK ((finished_at IS NOT NULL) = (state IN (8, 9, 10, 11, 12, 13))),
+    CONSTRAINT started_at_always CHECK (started_at IS NOT NULL OR state NOT IN (4)),
+    CONSTRAINT started_at_only CHECK (started_at IS NULL OR state IN (2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)),
+    CONSTRAINT wait_for_by_state CHECK ((wait_for IS NOT NULL) = (state IN (5))),
+    CONSTRAINT run_at_always CHECK (run_at IS NOT NULL OR state NOT IN (1, 2, 6, 7)),
+    CONSTRAINT held_by_only CHECK (held_by IS NULL OR state IN (1, 2, 6, 7)),
+    CONSTRAINT cancel_requested_only CHECK (cancel_requested IS NULL OR state IN (3, 4, 8, 9, 10, 11, 12, 13)),
+    CONSTRAINT letter_always CHECK (letter IS NOT NULL OR state NOT IN (13)),
+    CONSTRAINT letter_only CHECK (letter IS NULL OR state IN (9, 13)),
+    CONSTRAINT exit_code_only CHECK (exit_code IS NULL OR state IN (8, 9, 10, 11, 12, 13)),
+    CONSTRAINT result_ptr_only CHECK (result_ptr IS NULL OR state IN (8, 9, 10, 11, 12, 13)),
+    CONSTRAINT late_results_only CHECK (late_results IS NULL OR state IN (8, 9, 10, 11, 12, 13)),
+    CONSTRAINT retention_terminal CHECK (retention = 1 OR state IN (8, 9, 10, 11, 12, 13)),
+    CONSTRAINT attempt_by_state CHECK (CASE WHEN state IN (1, 12) THEN attempt = 0 WHEN state IN (3, 4, 5, 6, 7, 8) THEN attempt > 0 ELSE attempt >= 0 END),
+    CONSTRAINT counters CHECK (rev >= 1 AND failures BETWEEN 0 AND attempt AND releases >= 0 AND beats >= 0),
+    CONSTRAINT beats_owned CHECK (beats = 0 OR state IN (3, 4))
+) WITH (fillfactor = 50);
+
+-- Half-empty pages and no index on what a finish changes: so a finish is a HOT update.
+CREATE INDEX jobs_claim ON jobs (queue, needs, priority, claim_order, id)
+    WHERE claim_order IS NOT NULL;
+CREATE INDEX jobs_wake ON jobs (wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX jobs_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL;
+CREATE INDEX jobs_workflow ON jobs (workflow_id, step_index, id) WHERE workflow_id IS NOT NULL;
+CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
+CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
+
+-- AFTER, not BEFORE: a BEFORE trigger locks every row once more (and logs that) to look at it.
+CREATE TRIGGER jobs_birth AFTER INSERT ON jobs FOR EACH ROW
+    WHEN (NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.releases <> 0 OR NEW.state NOT IN (1, 2)
+    OR NEW.updated_at <> NEW.created_at OR NEW.started_at IS NOT NULL OR NEW.signals IS NOT NULL)
+    EXECUTE FUNCTION holdfast_refuse('a job that was not submitted');
+CREATE TRIGGER jobs_move AFTER UPDATE ON jobs FOR EACH ROW
+    WHEN (NOT CASE NEW.rev - OLD.rev
+        WHEN 1 THEN (OLD.state * 16 + NEW.state) = ANY ('{17,18,26,27,28,29,34,35,42,43,44,45,51,52,54,55,57,58,59,61,68,69,70,71,72,73,74,75,77,82,85,90,91,99,102,106,107,109,114,115,119,121,122,123,125,136,153,170,187,204,221}'::int[])
+        ELSE NEW.rev > OLD.rev AND (OLD.state * 16 + NEW.state) = ANY ('{52,53,54,55,56,57,58,59,61,68,69,70,71,72,73,74,75,77,82}'::int[]) END
+    OR NEW.attempt <> OLD.attempt + CASE WHEN NEW.state = 3 AND OLD.state <> 3 THEN 1 ELSE 0 END
+    OR NEW.updated_at < OLD.updated_at
+    OR OLD.retention = 3
+    OR (NEW.retention <> OLD.retention AND NOT (OLD.finished_at IS NOT NULL AND NEW.retention = OLD.retention + 1))
+    OR (OLD.state IN (8, 9, 10, 11, 12, 13) AND (NEW.state IS DISTINCT FROM OLD.state
+        OR NEW.attempt IS DISTINCT FROM OLD.attempt
+        OR NEW.failures IS DISTINCT FROM OLD.failures
+        OR NEW.releases IS DISTINCT FROM OLD.releases
+        OR NEW.started_at IS DISTINCT FROM OLD.started_at
+        OR NEW.finished_at IS DISTINCT FROM OLD.finished_at
+        OR NEW.run_at IS DISTINCT FROM OLD.run_at
+        OR NEW.cancel_requested IS DISTINCT FROM OLD.cancel_requested
+        OR NEW.signals IS DISTINCT FROM OLD.signals
+        OR NEW.result_digest IS DISTINCT FROM OLD.result_digest
+        OR NEW.error_code IS DISTINCT FROM OLD.error_code
+        OR NEW.exit_code IS DISTINCT FROM OLD.exit_code
+        OR NEW.result_ptr IS DISTINCT FROM OLD.result_ptr)))
+    EXECUTE FUNCTION holdfast_refuse('an illegal move');
+CREATE TRIGGER jobs_fixed AFTER UPDATE OF id, tenant, job_id, kind, task, queue, priority, needs, policy, cpus, memory_mb, parent_id, link_kind, workflow_id, step_index, key_kinds, deadline_at, created_at ON jobs FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('a change of what a submit fixes');
+CREATE TRIGGER jobs_kept AFTER DELETE ON jobs FOR EACH ROW
+    WHEN (OLD.retention <> 3)
+    EXECUTE FUNCTION holdfast_refuse('the removal of a job that is not cleaned');
+
+CREATE TABLE events (
+    id uuid NOT NULL,
+    at bigint NOT NULL,
+    lease_expires_at bigint,
+    run_at bigint,
+    deadline_at bigint,
+    xid bigint NOT NULL DEFAULT txid_current(),
+    rev integer NOT NULL,
+    attempt integer NOT NULL,
+    beats integer NOT NULL DEFAULT 0,
+    type smallint NOT NULL,
+    from_state smallint,
+    to_state smallint NOT NULL,
+    version smallint NOT NULL DEFAULT 1,
+    actor text NOT NULL,
+    request_id text,
+    reason text,
+    correlation_id text,
+    data text,
+    body text,
+    digest bytea,
+    seal bytea,
+    PRIMARY KEY (id, rev),
+    CONSTRAINT legal_event CHECK ((type * 256 + coalesce(from_state, 0) * 16 + to_state) = ANY ('{257,258,547,611,627,820,1096,1810,2076,2092,2321,2338,2406,2423,2577,2594,2662,2679,2833,2850,2918,2935,3124,3140,3396,3652,3908,4165,4434,4665,4681,4729,4918,4934,5175,5191,5431,5447,5746,5939,5956,6170,6186,6202,6218,6234,6250,6266,6427,6443,6459,6475,6491,6507,6523,6685,6701,6717,6733,6765,6781,6929,6946,6963,6980,6997,7014,7031,7304,7321,7338,7355,7372,7389,7560,7577,7594,7611,7628,7645,7816,7833,7850,7867,7884,7901,8072,8089,8106,8123,8140,8157,8328,8345,8362,8379,8396,8413,8584,8601,8618,8635,8652,8669}'::int[]) AND from_state BETWEEN 1 AND 15 AND to_state BETWEEN 1 AND 15),
+    CONSTRAINT first_event CHECK ((rev = 1) = (from_state IS NULL)),
+    CONSTRAINT body_has_digest CHECK (body IS NULL OR digest IS NOT NULL)
+);
+CREATE INDEX events_at ON events USING brin (at) WITH (pages_per_range = 32);
+CREATE INDEX events_xid ON events USING brin (xid) WITH (pages_per_range = 32);
+CREATE INDEX events_type ON events (type, at) WHERE type > 4;
+CREATE INDEX events_correlation ON events (correlation_id, id) WHERE correlation_id IS NOT NULL;
+
+CREATE TRIGGER events_fixed AFTER UPDATE OF xid, id, rev, type, from_state, to_state, at, attempt, beats, lease_expires_at, run_at, deadline_at, version, actor, request_id, reason, correlation_id, data, digest ON events FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('a change of an event');
+CREATE TRIGGER events_erase AFTER UPDATE OF body ON events FOR EACH ROW
+    WHEN (NEW.body IS NOT NULL)
+    EXECUTE FUNCTION holdfast_refuse('a change of a body other than its erasure');
+CREATE TRIGGER events_sealed AFTER UPDATE OF seal ON events FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('a change of a seal');
+-- A whole old job may be purged, its row first; an event alone may not.
+CREATE FUNCTION holdfast_keep_events() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    IF EXISTS (SELECT 1 FROM jobs WHERE id = OLD.id) THEN
+        RAISE EXCEPTION 'holdfast: the removal of an event of a job refused'
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+    RETURN OLD;
+END $$;
+CREATE TRIGGER events_kept AFTER DELETE ON events FOR EACH ROW
+    EXECUTE FUNCTION holdfast_keep_events();
+
+-- Heartbeats, kept apart so that they can be dropped by age.
+CREATE TABLE beats (
+    id uuid NOT NULL,
+    at bigint NOT NULL,
+    lease_expires_at bigint NOT NULL,
+    rev integer NOT NULL,
+    attempt integer NOT NULL,
+    type smallint NOT NULL,
+    state smallint NOT NULL,
+    actor text NOT NULL,
+    request_id text,
+    reason text,
+    seal bytea,
+    PRIMARY KEY (id, rev),
+    CONSTRAINT legal_beat CHECK (type IN (5, 6) AND state IN (3, 4))
+);
+CREATE INDEX beats_at ON beats USING brin (at);
+CREATE TRIGGER beats_fixed AFTER UPDATE ON beats FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('a change of a heartbeat');
+
+-- Optional sealing: a hash chain over each job's events; off until `holdfast seal on`.
+-- The bytes are those of holdfast/lifecycle/seal.py: each column with its length, NULL as "-".
+CREATE FUNCTION holdfast_netstring(value text) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT coalesce(length(value) || ':' || value, '-') $$;
+CREATE FUNCTION holdfast_seal(previous bytea, e events) RETURNS bytea LANGUAGE sql IMMUTABLE AS
+$$ SELECT sha256(coalesce(previous, ''::bytea) || convert_to(
+    holdfast_netstring(replace(e.id::text, '-', '')) || holdfast_netstring(e.rev::text)
+    || holdfast_netstring(e.type::text) || holdfast_netstring(e.from_state::text)
+    || holdfast_netstring(e.to_state::text) || holdfast_netstring(e.at::text)
+    || holdfast_netstring(e.attempt::text) || holdfast_netstring(e.beats::text)
+    || holdfast_netstring(e.lease_expires_at::text) || holdfast_netstring(e.run_at::text)
+    || holdfast_netstring(e.deadline_at::text) || holdfast_netstring(e.version::text)
+    || holdfast_netstring(e.actor) || holdfast_netstring(e.request_id)
+    || holdfast_netstring(e.reason) || holdfast_netstring(e.correlation_id)
+    || holdfast_netstring(e.data) || holdfast_netstring(encode(e.digest, 'hex')), 'UTF8')) $$;
+CREATE FUNCTION holdfast_seal_event() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    -- Volatile, so that it sees the events that this very statement has inserted before.
+    NEW.seal := holdfast_seal(
+        (SELECT seal FROM events WHERE id = NEW.id AND rev < NEW.rev ORDER BY rev DESC LIMIT 1),
+        NEW);
+    RETURN NEW;
+END $$;
+CREATE FUNCTION holdfast_seal_beat() RETURNS trigger LANGUAGE plpgsql AS
+$$ DECLARE e events;
+BEGIN
+    e.id := NEW.id; e.rev := NEW.rev; e.type := NEW.type; e.from_state := NEW.state;
+    e.to_state := NEW.state; e.at := NEW.at; e.attempt := NEW.attempt; e.beats := 0;
+    e.lease_expires_at := NEW.lease_expires_at; e.version := 1; e.actor := NEW.actor;
+    e.request_id := NEW.request_id; e.reason := NEW.reason;
+    NEW.seal := holdfast_seal(
+        (SELECT seal FROM events WHERE id = NEW.id AND rev < NEW.rev ORDER BY rev DESC LIMIT 1), e);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER events_seal BEFORE INSERT ON events FOR EACH ROW
+    EXECUTE FUNCTION holdfast_seal_event();
+ALTER TABLE events DISABLE TRIGGER events_seal;
+CREATE TRIGGER beats_seal BEFORE INSERT ON beats FOR EACH ROW
+    EXECUTE FUNCTION holdfast_seal_beat();
+ALTER TABLE beats DISABLE TRIGGER beats_seal;
+
+-- One row per claim that took something: it finds leases that may have passed, settles a claim
+-- whose reply was lost, and tells what an owner holds, without an index that every finish changes.
+CREATE TABLE claims (
+    request_id text PRIMARY KEY,
+    at bigint NOT NULL,
+    expires_at bigint NOT NULL,
+    epoch integer NOT NULL,
+    owner text NOT NULL,
+    ids uuid[] NOT NULL
+);
+CREATE INDEX claims_expires ON claims (expires_at);
+CREATE INDEX claims_owner ON claims (owner);
+
+CREATE TABLE keys (
+    tenant text NOT NULL,
+    kind smallint NOT NULL,
+    key text NOT NULL,
+    id uuid NOT NULL,
+    digest bytea NOT NULL,
+    PRIMARY KEY (tenant, kind, key)
+);
+CREATE INDEX keys_id ON keys (id);
+
+CREATE TABLE queues (
+    name text PRIMARY KEY,
+    paused_at bigint,
+    paused_by text,
+    reason text
+);
+CREATE TABLE queue_events (
+    position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue text NOT NULL,
+    type text NOT NULL,
+    at bigint NOT NULL,
+    actor text NOT NULL,
+    reason text,
+    request_id text UNIQUE
+);
+
+-- Summaries: one delta per commit and (queue, state), folded by a sweep; never a shared row.
+CREATE TABLE counts (
+    tenant text NOT NULL,
+    queue text NOT NULL,
+    state smallint NOT NULL,
+    delta bigint NOT NULL
+);
+
+-- For people: codes as words, times as timestamps.
+CREATE VIEW jobs_readable AS
+SELECT coalesce(job_id, id::text) AS job_id, tenant, queue, task,
+    CASE state WHEN 1 THEN 'pending' WHEN 2 THEN 'queued' WHEN 3 THEN 'claimed' WHEN 4 THEN 'running' WHEN 5 THEN 'waiting' WHEN 6 THEN 'retrying' WHEN 7 THEN 'stalled' WHEN 8 THEN 'succeeded' WHEN 9 THEN 'failed' WHEN 10 THEN 'cancelled' WHEN 11 THEN 'timed_out' WHEN 12 THEN 'denied' WHEN 13 THEN 'dead_lettered' END AS state, rev, attempt, failures, owner,
+    to_timestamp(created_at / 1e6) AS created_at, to_timestamp(run_at / 1e6) AS run_at,
+    to_timestamp(started_at / 1e6) AS started_at, to_timestamp(finished_at / 1e6) AS finished_at,
+    to_timestamp(lease_expires_at / 1e6) AS lease_expires_at, held_by, wait_for, error_code
+FROM jobs;
+CREATE VIEW events_readable AS
+SELECT id, rev, to_timestamp(at / 1e6) AS at, CASE type WHEN 1 THEN 'job_created' WHEN 2 THEN 'job_claimed' WHEN 3 THEN 'job_started' WHEN 4 THEN 'job_succeeded' WHEN 5 THEN 'job_heartbeat' WHEN 6 THEN 'job_lease_renewed' WHEN 7 THEN 'job_admitted' WHEN 8 THEN 'job_denied' WHEN 9 THEN 'job_held' WHEN 10 THEN 'job_unheld' WHEN 11 THEN 'job_rescheduled' WHEN 12 THEN 'job_adopted' WHEN 13 THEN 'step_started' WHEN 14 THEN 'step_completed' WHEN 15 THEN 'job_progressed' WHEN 16 THEN 'job_waiting' WHEN 17 THEN 'wait_completed' WHEN 18 THEN 'job_failed' WHEN 19 THEN 'job_retrying' WHEN 20 THEN 'job_released' WHEN 21 THEN 'job_stalled' WHEN 22 THEN 'job_requeued' WHEN 23 THEN 'job_cancel_requested' WHEN 24 THEN 'job_cancelled' WHEN 25 THEN 'job_timed_out' WHEN 26 THEN 'job_dead_lettered' WHEN 27 THEN 'signal_received' WHEN 28 THEN 'result_ignored' WHEN 29 THEN 'job_compensated' WHEN 30 THEN 'dead_letter_redriven' WHEN 31 THEN 'dead_letter_discarded' WHEN 32 THEN 'job_cleaning' WHEN 33 THEN 'job_cleaned' END AS type,
+    CASE from_state WHEN 1 THEN 'pending' WHEN 2 THEN 'queued' WHEN 3 THEN 'claimed' WHEN 4 THEN 'running' WHEN 5 THEN 'waiting' WHEN 6 THEN 'retrying' WHEN 7 THEN 'stalled' WHEN 8 THEN 'succeeded' WHEN 9 THEN 'failed' WHEN 10 THEN 'cancelled' WHEN 11 THEN 'timed_out' WHEN 12 THEN 'denied' WHEN 13 THEN 'dead_lettered' END AS from_state, CASE to_state WHEN 1 THEN 'pending' WHEN 2 THEN 'queued' WHEN 3 THEN 'claimed' WHEN 4 THEN 'running' WHEN 5 THEN 'waiting' WHEN 6 THEN 'retrying' WHEN 7 THEN 'stalled' WHEN 8 THEN 'succeeded' WHEN 9 THEN 'failed' WHEN 10 THEN 'cancelled' WHEN 11 THEN 'timed_out' WHEN 12 THEN 'denied' WHEN 13 THEN 'dead_lettered' END AS to_state, attempt,
+    actor, request_id, reason, data, body
+FROM events;

@@ -1,0 +1,314 @@
+"""Migrations: numbered, alike in both engines, applied once each, and in sum the schema."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import asyncpg
+import pytest
+
+from holdfast.errors import SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.stores.postgres import migrate as postgres
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.sqlite import migrate as sqlite
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.text import blocks, migrations
+from tests.stores.catalogue import (
+    Catalogue,
+    postgres_catalogue,
+    postgres_names,
+    sqlite_catalogue,
+    sqlite_names,
+)
+from tests.support.postgres import PostgresCluster, database_of
+from tests.support.waiting import wait_until
+from tools.generate import schemas
+
+PACKAGES = {"postgres": "holdfast.stores.postgres", "sqlite": "holdfast.stores.sqlite"}
+MORE = [
+    (1, "ledger", "CREATE TABLE first_one (number integer)"),
+    (2, "more", "CREATE TABLE second_one (number integer)"),
+    (3, "most", "CREATE TABLE third_one (number integer)"),
+]
+
+
+@pytest.fixture
+def empty_url(postgres_cluster: PostgresCluster) -> Iterator[str]:
+    """A database without any table."""
+    url = postgres_cluster.create_database()
+    yield url
+    postgres_cluster.drop_database(url)
+
+
+async def described(url: str) -> Catalogue:
+    connection = await asyncpg.connect(url)
+    try:
+        return await postgres_catalogue(connection)
+    finally:
+        await connection.close()
+
+
+def described_file(path: Path) -> Catalogue:
+    connection = apsw.Connection(str(path))
+    try:
+        return sqlite_catalogue(connection)
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("package", PACKAGES.values(), ids=PACKAGES)
+def test_migrations_are_numbered_without_a_gap(package: str) -> None:
+    numbers = [number for number, _, _ in migrations(package)]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_both_engines_have_the_same_migrations() -> None:
+    listed = [[(number, name) for number, name, _ in migrations(p)] for p in PACKAGES.values()]
+    assert listed[0] == listed[1]
+
+
+async def test_the_migrations_of_postgres_sum_up_to_its_schema(
+    postgres_cluster: PostgresCluster, empty_url: str
+) -> None:
+    await postgres.migrate(empty_url)
+    made = postgres_cluster.create_database()
+    connection = await asyncpg.connect(made)
+    await connection.execute(schemas()["src/holdfast/stores/postgres/schema.sql"])
+    await connection.close()
+    expected, found = await described(made), await described(empty_url)
+    postgres_cluster.drop_database(made)
+    assert found == expected
+    assert {key.split(":")[0] for key in found} == {
+        "columns", "options", "constraints", "indexes", "triggers", "functions", "views", "settings"
+    }  # fmt: skip
+
+
+def test_the_migrations_of_sqlite_sum_up_to_its_schema(tmp_path: Path) -> None:
+    sqlite.migrate(tmp_path / "migrated.db")
+    connection = apsw.Connection(str(tmp_path / "made.db"))
+    connection.execute(schemas()["src/holdfast/stores/sqlite/schema.sql"])
+    connection.close()
+    assert described_file(tmp_path / "migrated.db") == described_file(tmp_path / "made.db")
+
+
+POSTGRES_ALONE: dict[str, set[tuple[str, str]]] = {
+    # Its transactions end in another order than they begin: the tail goes by their number. A claim
+    # is one statement there, which reads off the policy what SQLite's reads in Python.
+    "columns": {("events", "xid"), ("counts", "delta"), ("policies", "running_lease")},
+    # Read in blocks, where SQLite has `position`.
+    "indexes": {("events", "events_at"), ("events", "events_xid")},
+    # SQLite's one writer seals in Python.
+    "triggers": {("events", "events_seal"), ("beats", "beats_seal")},
+    "constraints": set(),
+}
+SQLITE_ALONE: dict[str, set[tuple[str, str]]] = {
+    # One writer at a time: `position` alone is the order, and a count is kept as it stands.
+    "columns": {("events", "position"), ("needs", "position"), ("counts", "jobs")},
+    "indexes": set(),
+    # Apart from jobs_move, so that only statements which set these columns pay for the look.
+    "triggers": {("jobs", "jobs_frozen"), ("jobs", "jobs_retention")},
+    # PostgreSQL has a type for it.
+    "constraints": {("jobs", "id_is_uuid")},
+}
+
+
+@pytest.mark.parametrize("kind", POSTGRES_ALONE)
+async def test_both_engines_have_the_same_names_but_for_the_listed_ones(
+    postgres_url: str, tmp_path: Path, kind: str
+) -> None:
+    sqlite.migrate(tmp_path / "ledger.db")
+    theirs = postgres_names(await described(postgres_url), kind)
+    mine = sqlite_names(described_file(tmp_path / "ledger.db"), kind)
+    assert theirs - mine == POSTGRES_ALONE[kind]
+    assert mine - theirs == SQLITE_ALONE[kind]
+    assert len(mine & theirs) > 5
+
+
+DIFFERENT_BLOCKS = {
+    "postgres has no prepared statement for each set of filters": {
+        "narrow_none", "narrow_parent", "narrow_workflow", "narrow_correlation", "narrow_error",
+        "narrow_letter",
+    },
+    "sqlite writes find's filters as they are given": {
+        "find_tenant", "find_states", "find_queue", "find_task", "find_parent_id",
+        "find_workflow_id", "find_correlation_id", "find_error_code", "find_letter",
+        "find_created_from", "find_created_until", "find_before",
+    },
+    "postgres locks what it claims, so it merges ranges without locks first": {
+        "claim_first", "claim_head", "claim_ids", "fitting",
+    },
+    "sqlite writes rows one statement at a time, where postgres has one for all": {
+        "event", "beat", "count", "claim_event", "claimed", "claimed_under", "commit_fenced",
+        "owned_job", "policy", "need", "first_event", "last_seal", "queue", "paused",
+    },
+    "postgres reads by arrays of keys": {"policies", "known_ids"},
+    "sqlite keeps the clock in Python, and epoch and sealing in one read": {"meta", "set_meta"},
+    "postgres has its clock, epoch and sealing in the server": {
+        "clock", "bump_epoch", "sealing_on", "sealing_off",
+    },
+    "a rebuild on postgres disables the triggers": {
+        "rebuild_begin", "rebuild_end", "rebuild_forget",
+    },
+    "a rebuild on sqlite drops and remakes them": {
+        "guards", "drop_guard", "remove_job", "remove_keys", "restore_job", "clear_counts",
+    },
+    "the tail of postgres goes up to the oldest open transaction": {"tail_bounds", "tail_next"},
+    "summaries of postgres are deltas": {"fold_counts"},
+    "postgres only estimates": {"size_exactly"},
+}  # fmt: skip
+
+
+def test_both_engines_name_their_statements_alike_but_for_the_listed_ones() -> None:
+    postgres_blocks, sqlite_blocks = (set(blocks(package)) for package in PACKAGES.values())
+    listed = set().union(*DIFFERENT_BLOCKS.values())
+    assert postgres_blocks ^ sqlite_blocks == listed
+    assert len(postgres_blocks & sqlite_blocks) > 40
+
+
+async def test_migrating_twice_does_nothing_the_second_time(empty_url: str, tmp_path: Path) -> None:
+    told: list[tuple[int, str]] = []
+    assert await postgres.migrate(empty_url, progress=lambda *one: told.append(one)) == [1]
+    before = await described(empty_url)
+    assert await postgres.migrate(empty_url, progress=lambda *one: told.append(one)) == []
+    assert await described(empty_url) == before
+    assert told == [(1, "ledger")]
+
+    path = tmp_path / "ledger.db"
+    assert [sqlite.migrate(path), sqlite.migrate(path)] == [[1], []]
+
+
+async def test_many_migrators_at_once_apply_each_migration_once(
+    postgres_cluster: PostgresCluster, empty_url: str
+) -> None:
+    raw = await asyncpg.connect(empty_url)
+    transaction = raw.transaction()
+    await transaction.start()
+    await raw.execute("SELECT pg_advisory_xact_lock($1)", postgres._LOCK)
+    migrators = [asyncio.create_task(postgres.migrate(empty_url)) for _ in range(5)]
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    await asyncio.to_thread(
+        wait_until, lambda: postgres_cluster.sql(waiting) == "5", "all migrators to wait"
+    )
+    await transaction.rollback()
+
+    assert sorted(await asyncio.gather(*migrators)) == [[], [], [], [], [1]]
+    assert await raw.fetch("SELECT number FROM migrations") == [(1,)]
+    await raw.close()
+
+
+async def test_many_migrators_of_one_file_apply_each_migration_once(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    runs = await asyncio.gather(*(asyncio.to_thread(sqlite.migrate, path) for _ in range(5)))
+    assert sorted(runs) == [[], [], [], [], [1]]
+
+
+@contextmanager
+def having(module: Any, listed: list[tuple[int, str, str]]) -> Iterator[None]:
+    """A version of Holdfast that has these migrations."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "migrations", lambda package: listed)
+        yield
+
+
+def tables(cluster: PostgresCluster, url: str) -> set[str]:
+    found = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+    return set(cluster.sql(found, database_of(url)).split()) - {"migrations"}
+
+
+def tables_of(path: Path) -> set[str]:
+    connection = apsw.Connection(str(path))
+    found = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema")}
+    connection.close()
+    return found - {"migrations"}
+
+
+async def test_a_migration_that_fails_leaves_nothing_and_is_resumed(
+    postgres_cluster: PostgresCluster, empty_url: str, tmp_path: Path
+) -> None:
+    halfway = [MORE[0], (2, "more", MORE[1][2] + "; SELECT * FROM nowhere"), MORE[2]]
+    path = tmp_path / "ledger.db"
+    with having(postgres, halfway), pytest.raises(StoreError, match="nowhere"):
+        await postgres.migrate(empty_url)
+    with having(sqlite, halfway), pytest.raises(StoreError, match="nowhere"):
+        sqlite.migrate(path)
+    assert tables(postgres_cluster, empty_url) == tables_of(path) == {"first_one"}
+
+    with having(postgres, MORE):
+        assert await postgres.migrate(empty_url) == [2, 3]
+    with having(sqlite, MORE):
+        assert sqlite.migrate(path) == [2, 3]
+
+
+async def test_a_migrator_killed_in_between_is_resumed(
+    postgres_cluster: PostgresCluster, empty_url: str
+) -> None:
+    def kill_at_the_second(number: int, name: str) -> None:
+        if number == 2:
+            postgres_cluster.kill_backends(empty_url)
+
+    with having(postgres, MORE):
+        with pytest.raises(StoreError):
+            await postgres.migrate(empty_url, progress=kill_at_the_second)
+        assert tables(postgres_cluster, empty_url) == {"first_one"}
+        assert await postgres.migrate(empty_url) == [2, 3]
+
+
+async def test_a_server_that_cannot_be_reached_is_said_to_be_so(
+    postgres_cluster: PostgresCluster,
+) -> None:
+    nowhere = postgres_cluster.url("there_is_no_such_database")
+    with pytest.raises(StoreUnavailable, match="there_is_no_such_database"):
+        await postgres.migrate(nowhere)
+
+
+async def test_a_database_without_a_schema_is_refused_with_what_to_do(
+    empty_url: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SchemaMismatch, match="run `holdfast migrate`"):
+        await PostgresStore(empty_url).open()
+    foreign = tmp_path / "foreign.db"
+    connection = apsw.Connection(str(foreign))
+    connection.execute("CREATE TABLE somebody_elses (number integer)")
+    connection.close()
+    with pytest.raises(SchemaMismatch, match="run `holdfast migrate`"):
+        await SqliteStore(foreign).open()
+
+
+async def test_an_older_schema_is_refused_with_what_to_do(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "ledger.db"
+    sqlite.migrate(path)
+    with having(postgres, MORE), pytest.raises(SchemaMismatch, match="at migration 1, not 3; run"):
+        await PostgresStore(postgres_url).open()
+    with having(sqlite, MORE), pytest.raises(SchemaMismatch, match="at migration 1, not 3; run"):
+        await SqliteStore(path).open()
+
+
+async def test_a_newer_schema_is_refused_with_what_to_do(
+    postgres_cluster: PostgresCluster, postgres_url: str, tmp_path: Path
+) -> None:
+    newer = "INSERT INTO migrations (number, name) VALUES (99, 'future')"
+    postgres_cluster.sql(newer, database_of(postgres_url))
+    path = tmp_path / "ledger.db"
+    sqlite.migrate(path)
+    connection = apsw.Connection(str(path))
+    connection.execute(newer)
+    connection.close()
+    for store in (PostgresStore(postgres_url), SqliteStore(path)):
+        with pytest.raises(SchemaMismatch, match="at migration 99, not 1; upgrade Holdfast"):
+            await store.open()
+    assert await postgres.migrate(postgres_url) == []
+    assert sqlite.migrate(path) == []
+
+
+async def test_a_new_file_gets_its_schema_by_being_opened(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "new.db")
+    await store.open()
+    await store.close()
+    assert sqlite.migrate(tmp_path / "new.db") == []

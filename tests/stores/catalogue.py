@@ -68,7 +68,7 @@ def _catalogue(found: dict[str, list[Any]]) -> Catalogue:
         f"{kind}: {table} {name}": _plain(text)
         for kind, rows in found.items()
         for table, name, text in rows
-        if not f"{table} {name}".strip().startswith("migrations")
+        if not f"{table} {name}".strip().startswith(("migrations", "sqlite_"))
     }
 
 

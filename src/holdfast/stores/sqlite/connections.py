@@ -22,7 +22,7 @@ from holdfast.errors import (
 )
 
 T = TypeVar("T")
-BUSY = (apsw.BusyError, apsw.LockedError)
+BUSY = (apsw.BusyError, apsw.LockedError, BlockingIOError)
 FATAL = (
     apsw.FullError,
     apsw.IOError,
@@ -100,13 +100,11 @@ class Patience:
     long is as likely to be next as whoever has just come.
     """
 
-    SHORTEST, LONGEST = 0.0002, 0.005
-
-    def __init__(self, seconds: float) -> None:
-        """Begin to wait now."""
+    def __init__(self, seconds: float, *, longest: float = 0.002) -> None:
+        """Begin to wait now, with sleeps of so many seconds at most."""
         self._seconds = seconds
         self._until = time.monotonic() + seconds
-        self._sleep = self.SHORTEST
+        self._sleep, self._longest = 0.0002, longest
 
     def spend(self, action: Callable[[], T]) -> T:
         """Do it as soon as it can be done."""
@@ -119,7 +117,7 @@ class Patience:
                         f"the SQLite file was busy for {self._seconds:g} s; try again"
                     ) from error
             time.sleep(uniform(0, self._sleep))
-            self._sleep = min(self._sleep * 2, self.LONGEST)
+            self._sleep = min(self._sleep * 2, self._longest)
 
 
 def translate(error: BaseException) -> BaseException:

@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias, TypeVar
 
 import apsw
@@ -20,6 +21,7 @@ from holdfast.stores.columns import Dictionary
 from holdfast.stores.sqlite.connections import FATAL, Patience, Place, translate
 from holdfast.stores.sqlite.news import News
 from holdfast.stores.sqlite.turn import Turn, settle_counts
+from holdfast.stores.sqlite.turnstile import Turnstile
 
 T = TypeVar("T")
 Action: TypeAlias = Callable[[Turn], Any]
@@ -66,6 +68,7 @@ class Writer:
         self._urgent: deque[Request] = deque()
         self._changed = threading.Condition()
         self._closing = False
+        self._turnstile = None if place.in_memory else Turnstile(place.path)
         self._thread = threading.Thread(
             target=self._serve, name=f"holdfast writer of {place.path}", daemon=True
         )
@@ -114,6 +117,13 @@ class Writer:
             elif not self._place.in_memory:
                 self._look_for_news()
         self._connection.close()
+        if self._turnstile is not None:
+            self._turnstile.close()
+
+    def _next_in_line(self, deadline_seconds: float) -> AbstractContextManager[None]:
+        if self._turnstile is None:
+            return contextlib.nullcontext()
+        return self._turnstile.next_in_line(deadline_seconds)
 
     def _gather(self) -> list[Request] | None:
         """Take all that waits; nothing when it is time to look for news, None at the end."""
@@ -148,7 +158,8 @@ class Writer:
         """
         patience = Patience(self._place.deadline_seconds)
         try:
-            patience.spend(lambda: self._connection.execute("BEGIN IMMEDIATE"))
+            with self._next_in_line(self._place.deadline_seconds):
+                patience.spend(lambda: self._connection.execute("BEGIN IMMEDIATE"))
         except Exception as error:  # noqa: BLE001  the thread's edge: every caller is told
             _fail(requests, error)
             return set()

@@ -11,19 +11,20 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.lifecycle.job import Change, Draft, DraftEvent, Job, JobId, NewJob
+from holdfast.lifecycle.job import NO_FACTS, Change, Draft, Job, JobId, NewJob
 from holdfast.lifecycle.states import BEATS, EventType
 from holdfast.lifecycle.times import After, encode
 from holdfast.stores.columns import tuple_text
 
-FENCED, BEAT, STARTING = 1, 2, 4
-"""Flags of a write, as the commit statement reads them."""
+ORDINARY = frozenset({EventType.STARTED, EventType.SUCCEEDED, EventType.PROGRESSED, *BEATS})
 
 
 class Fold(Struct, frozen=True, gc=False):
     """What one job's row and log get in one commit."""
 
     changes: tuple[Change, ...]
+    ordinary: bool = False
+    """The bulk of all commits: nothing hangs on it, it wakes nobody, it sets no rare column."""
 
     @property
     def first(self) -> Change:
@@ -44,13 +45,6 @@ class Fold(Struct, frozen=True, gc=False):
     def expected(self) -> int:
         """The revision it was decided on."""
         return self.changes[0].record.rev
-
-    @property
-    def flags(self) -> int:
-        """Whether an owner's lease must be live, and whether a heartbeat or a start comes last."""
-        fenced = FENCED if any(change.fenced for change in self.changes) else 0
-        last = self.last.event.type
-        return fenced | (BEAT if last in BEATS else STARTING if last is EventType.STARTED else 0)
 
     @property
     def adopts(self) -> bool:
@@ -92,13 +86,16 @@ def fold(changes: Sequence[Change]) -> tuple[list[Fold], list[int]]:
             numbers.append(number)
     order = sorted(range(len(chains)), key=lambda i: chains[i][0].record.id.int)
     place = {number: i for i, number in enumerate(order)} | {STALE: STALE}
-    return [Fold(tuple(chains[i])) for i in order], [place[number] for number in numbers]
+    folds = [Fold(tuple(chains[i]), _is_ordinary(chains[i])) for i in order]
+    return folds, [place[number] for number in numbers]
 
 
-def code_of(event: DraftEvent) -> int:
-    """Write (type, from, to) as the one number that the schema's CHECK knows."""
-    source = event.from_state.code if event.from_state else 0
-    return event.type.code * 256 + source * 16 + event.to_state.code
+def _is_ordinary(chain: list[Change]) -> bool:
+    for change in chain:
+        event = change.event
+        if event.facts is not NO_FACTS or event.type not in ORDINARY or change.submits:
+            return False
+    return True
 
 
 _REST = (
@@ -134,8 +131,6 @@ def rest_of(before: Draft, after: Draft) -> dict[str, Any] | None:
             rest[name] = tuple_text(value) or "[]"
     if after.run_at is not before.run_at and after.run_at is not None:
         rest["run_at"] = encode(after.run_at)
-    if after.timeout_at is not before.timeout_at and after.timeout_at is not None:
-        rest["timeout_at"] = encode(after.timeout_at)
     return rest or None
 
 
@@ -147,20 +142,6 @@ def _written(value: Any, kind: str | None) -> Any:
             return tuple_text(value)
         case _:
             return value
-
-
-def started_of(before: Draft, after: Draft) -> int | None:
-    """How long before the commit the handler began, if this commit says so."""
-    if after.started_at is before.started_at or not isinstance(after.started_at, After):
-        return None
-    return after.started_at.micros
-
-
-def lease_of(before: Draft, after: Draft) -> int | None:
-    """The lease that this commit grants, if it does."""
-    if after.lease_expires_at is before.lease_expires_at:
-        return None
-    return encode(after.lease_expires_at)
 
 
 def stamp(record: Draft, now: int, floor: int) -> Job:

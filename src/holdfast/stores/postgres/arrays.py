@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from holdfast.lifecycle.job import NewJob
 from holdfast.lifecycle.policy import needs_key, policy_key
 from holdfast.lifecycle.times import After, encode
-from holdfast.stores.batch import Fold, code_of, lease_of, rest_of, started_of
-from holdfast.stores.columns import created_text, facts_text, tuple_text
-
-_json = msgspec.json.Encoder(enc_hook=str).encode
+from holdfast.stores.columns import created_text, tuple_text
 
 
 def dense(column: list[Any]) -> list[Any]:
     """Send a column that is NULL throughout as an empty array."""
-    return column if any(value is not None for value in column) else []
+    return column if column.count(None) < len(column) else []
 
 
 def submit_arrays(jobs: Sequence[NewJob]) -> list[Any]:
@@ -68,73 +63,3 @@ def _submit_row(job: NewJob, group: int) -> tuple[Any, ...]:
         tuple_text(record.held_by),
         event.request_id,
     )
-
-
-def commit_arrays(folds: Sequence[Fold], request_id: str) -> list[Any]:
-    """Lay out a commit: a row per job, a row per event, and the groups of the summaries."""
-    groups: dict[tuple[Any, ...], int] = {}
-    jobs = [_job_row(fold, groups) for fold in folds]
-    events = [row for i, fold in enumerate(folds, 1) for row in _event_rows(i, fold)]
-    actor = folds[0].first.event.actor
-    by_job = [list(column) for column in zip(*jobs, strict=True)]
-    by_event = [list(column) for column in zip(*events, strict=True)]
-    if all(value == actor for value in by_event[8]):
-        by_event[8] = []
-    floors = by_job.pop()
-    return [
-        *map(dense, by_job),
-        *map(dense, by_event),
-        floors,
-        actor,
-        request_id,
-        *([list(column) for column in zip(*groups, strict=True)] or [[]] * 4),
-    ]
-
-
-def _job_row(fold: Fold, groups: dict[tuple[Any, ...], int]) -> tuple[Any, ...]:
-    before, after = fold.first.record, fold.last.next
-    moved = (before.tenant, before.queue, before.state.code, after.state.code)
-    group = None
-    if before.state is not after.state:
-        group = groups.setdefault(moved, len(groups) + 1)
-    rest = rest_of(before, after)
-    digest = after.result_digest
-    return (
-        before.id,
-        before.rev,
-        after.rev,
-        after.state.code,
-        fold.flags,
-        group,
-        lease_of(before, after),
-        started_of(before, after),
-        digest if digest is not before.result_digest else None,
-        None if rest is None else _json(rest).decode(),
-        before.updated_at,
-    )
-
-
-def _event_rows(number: int, fold: Fold) -> list[tuple[Any, ...]]:
-    rows = []
-    for change in fold.changes:
-        event = change.event
-        at = event.at.micros if isinstance(event.at, After) else 0
-        rows.append(
-            (
-                number,
-                event.rev,
-                code_of(event),
-                at or None,
-                encode(event.lease_expires_at),
-                encode(event.run_at),
-                event.attempt,
-                event.beats or None,
-                event.actor,
-                event.request_id,
-                event.reason,
-                facts_text(event.facts),
-                None if event.body is None else event.body.decode(),
-                event.digest,
-            )
-        )
-    return rows

@@ -170,98 +170,114 @@ FROM u CROSS JOIN LATERAL (
     SELECT data, body, correlation_id FROM events WHERE id = u.id AND rev = 1 OFFSET 0) AS r
 
 -- name: commit
--- A batch of compare-and-set writes. d: a row per job; x: a row per event, naming its job by
--- number. NULL keeps a column: a matching rev proves that the row is the one decided on. `rest`
--- holds what most changes leave alone. An owner's write (flag 1) also needs a live lease of the
--- present epoch, by this clock; a heartbeat (flag 2) is counted and kept apart; a start that
--- comes last (flag 4) carries its own, earlier time.
+-- A batch of compare-and-set writes. d: a row per job, with what it shares with no other. All else
+-- is its shape k, which most jobs of a batch have in common: $11 to $17 tell what the row of a job
+-- of that shape gets, $18 and on what its events say, those of shape k from number $17[k] + 1 on.
+-- Spans count from the start that the write contains (`started`, 0 or less), else from now. NULL
+-- keeps a column: a matching rev proves that the row is the one decided on. `rest` holds what most
+-- changes leave alone. Flags: 1, an owner's write, which needs a live lease of the present epoch by
+-- this clock; 2, it contains a start, 4, which comes last and so is the job's last time; 8, the
+-- last event's digest is the result's.
 WITH clock AS MATERIALIZED (
     SELECT holdfast_now() AS now, value::integer AS epoch FROM meta WHERE key = 'epoch'
 ),
 u AS (
     UPDATE jobs AS j SET
         state = d.state,
-        rev = d.rev,
-        beats = CASE WHEN d.flags & 2 = 2 THEN j.beats + 1 ELSE 0 END,
+        rev = d.expected + d.events,
+        beats = ($14::int[])[k],
         updated_at = CASE WHEN d.flags & 4 = 4
             THEN greatest(greatest(now, j.updated_at) + d.started, j.updated_at)
             ELSE greatest(now, j.updated_at) END,
-        owner = CASE WHEN d.owned THEN coalesce(rest->>'owner', j.owner) END,
-        epoch = CASE WHEN d.owned THEN coalesce((rest->>'epoch')::int, j.epoch) END,
-        lease_expires_at = CASE WHEN d.owned THEN
-            coalesce(holdfast_time(d.lease, greatest(now, j.updated_at)), j.lease_expires_at) END,
-        timeout_at = CASE WHEN d.owned THEN
-            CASE WHEN d.started IS NULL THEN j.timeout_at
-            ELSE holdfast_time((rest->>'timeout_at')::bigint, greatest(now, j.updated_at)) END END,
+        owner = CASE WHEN d.owned THEN coalesce(d.rest->>'owner', j.owner) END,
+        epoch = CASE WHEN d.owned THEN coalesce((d.rest->>'epoch')::int, j.epoch) END,
+        lease_expires_at = CASE WHEN d.owned THEN coalesce(
+            greatest(now, j.updated_at) + d.started + ($15::bigint[])[k], j.lease_expires_at) END,
+        timeout_at = CASE WHEN d.owned THEN CASE WHEN d.flags & 2 = 2
+            THEN greatest(now, j.updated_at) + d.started + ($16::bigint[])[k]
+            ELSE j.timeout_at END END,
         run_at = CASE WHEN d.rest IS NULL THEN j.run_at
             WHEN d.state = {{state.waiting}} AND j.state <> {{state.waiting}}
-            THEN holdfast_time((rest->>'run_at')::bigint, greatest(now, j.updated_at))
-            ELSE coalesce(holdfast_time((rest->>'run_at')::bigint, greatest(now, j.updated_at)),
+            THEN holdfast_time((d.rest->>'run_at')::bigint, greatest(now, j.updated_at))
+            ELSE coalesce(holdfast_time((d.rest->>'run_at')::bigint, greatest(now, j.updated_at)),
                 j.run_at) END,
-        wait_for = CASE d.state WHEN {{state.waiting}}
-            THEN coalesce(rest->>'wait_for', j.wait_for) END,
-        started_at = CASE WHEN d.started IS NULL THEN j.started_at
-            ELSE greatest(greatest(now, j.updated_at) + d.started, j.updated_at) END,
-        finished_at = CASE WHEN d.ended
+        wait_for = CASE WHEN d.rest IS NULL OR d.state = {{state.waiting}}
+            THEN coalesce(d.rest->>'wait_for', j.wait_for) END,
+        started_at = CASE WHEN d.flags & 2 = 2
+            THEN greatest(greatest(now, j.updated_at) + d.started, j.updated_at)
+            ELSE j.started_at END,
+        finished_at = CASE WHEN d.state >= {{state.succeeded}}
             THEN coalesce(j.finished_at, greatest(now, j.updated_at)) END,
-        failures = coalesce((rest->>'failures')::int, j.failures),
-        releases = coalesce((rest->>'releases')::int, j.releases),
-        held_by = nullif(coalesce(rest->>'held_by', j.held_by), '[]'),
-        cancel_requested = coalesce((rest->>'cancel_requested')::smallint, j.cancel_requested),
-        signals = nullif(coalesce(rest->>'signals', j.signals), '[]'),
-        late_results = coalesce(rest->>'late_results', j.late_results),
-        result_digest = coalesce(d.result_digest, j.result_digest),
-        error_code = coalesce(rest->>'error_code', j.error_code),
-        exit_code = coalesce((rest->>'exit_code')::int, j.exit_code),
-        result_ptr = coalesce(rest->>'result_ptr', j.result_ptr),
-        letter = coalesce((rest->>'letter')::smallint, j.letter),
-        retention = coalesce((rest->>'retention')::smallint, j.retention)
+        failures = coalesce((d.rest->>'failures')::int, j.failures),
+        releases = coalesce((d.rest->>'releases')::int, j.releases),
+        held_by = nullif(coalesce(d.rest->>'held_by', j.held_by), '[]'),
+        cancel_requested = coalesce((d.rest->>'cancel_requested')::smallint, j.cancel_requested),
+        signals = nullif(coalesce(d.rest->>'signals', j.signals), '[]'),
+        late_results = coalesce(d.rest->>'late_results', j.late_results),
+        result_digest = CASE WHEN d.flags & 8 = 8 THEN d.digest
+            ELSE coalesce(decode(d.rest->>'result_digest', 'hex'), j.result_digest) END,
+        error_code = coalesce(d.rest->>'error_code', j.error_code),
+        exit_code = coalesce((d.rest->>'exit_code')::int, j.exit_code),
+        result_ptr = coalesce(d.rest->>'result_ptr', j.result_ptr),
+        letter = coalesce((d.rest->>'letter')::smallint, j.letter),
+        retention = coalesce((d.rest->>'retention')::smallint, j.retention)
     FROM clock, (
-        SELECT *, state IN ({{state.claimed}}, {{state.running}}) AS owned,
-            state >= {{state.succeeded}} AS ended
-        FROM unnest($1::uuid[], $2::int[], $3::int[], $4::smallint[], $5::smallint[], $6::int[],
-            $7::bigint[], $8::bigint[], $9::bytea[], $10::jsonb[]) WITH ORDINALITY
-        AS d(id, expected, rev, state, flags, g, lease, started, result_digest, rest, i)) AS d
+        SELECT id, expected, k, coalesce(started, 0) AS started, floor, lease, data, body, digest,
+            rest, ($11::smallint[])[k] AS state, ($12::smallint[])[k] AS flags,
+            ($13::smallint[])[k] AS events,
+            ($11::smallint[])[k] IN ({{state.claimed}}, {{state.running}}) AS owned
+        FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[],
+            $7::text[], $8::text[], $9::bytea[], $10::jsonb[])
+        AS d(id, expected, k, started, floor, lease, data, body, digest, rest) OFFSET 0) AS d
     WHERE j.id = d.id AND j.rev = d.expected
         AND (d.flags & 1 = 0 OR (j.lease_expires_at > now AND j.epoch = clock.epoch))
-    RETURNING d.i, d.g
+    RETURNING j.id, d.expected, d.k, d.events, d.started, d.lease, d.data, d.body, d.digest,
+        d.rest AS rest, j.started_at,
+        CASE WHEN d.flags & 4 = 4 THEN greatest(now, d.floor) ELSE j.updated_at END AS base
 ),
 x AS (
-    SELECT * FROM unnest($11::int[], $12::int[], $13::int[], $14::bigint[], $15::bigint[],
-        $16::bigint[], $17::int[], $18::int[], $19::text[], $20::text[], $21::text[],
-        $22::text[], $23::text[], $24::bytea[])
-    AS x(i, rev, code, at, lease, run_at, attempt, beats, actor, request_id, reason, data, body,
-        digest)
-    WHERE (x.i IN (SELECT i FROM u)) IS TRUE
+    SELECT u.*, n, n = u.events AS last, ($17::int[])[k] + n AS t
+    FROM u, generate_series(1, $18::int) AS n WHERE n <= u.events OFFSET 0
 ),
 e AS (
     INSERT INTO events (id, rev, type, from_state, to_state, at, attempt, beats, lease_expires_at,
         run_at, actor, request_id, reason, data, body, digest)
-    SELECT ($1::uuid[])[x.i], x.rev, x.code / 256, x.code / 16 % 16, x.code % 16,
-        greatest(greatest(now, floor) + coalesce(x.at, 0), floor), x.attempt, coalesce(x.beats, 0),
-        holdfast_time(x.lease, greatest(now, floor)),
-        holdfast_time(x.run_at, greatest(now, floor)),
-        coalesce(x.actor, $26), coalesce(x.request_id, $27), x.reason, x.data, x.body, x.digest
-    FROM (SELECT *, ($25::bigint[])[i] AS floor FROM x) AS x, clock
-    WHERE x.code / 256 NOT IN ({{event.job_heartbeat}}, {{event.job_lease_renewed}})
+    SELECT id, expected + n, ($19::smallint[])[t], ($20::smallint[])[t], ($21::smallint[])[t],
+        CASE WHEN ($22::boolean[])[t] THEN started_at ELSE base END,
+        ($23::int[])[t], ($24::int[])[t],
+        CASE ($25::bigint[])[t] WHEN 0 THEN lease ELSE base + started + ($25::bigint[])[t] END,
+        holdfast_time(($26::bigint[])[t], base), coalesce(($27::text[])[t], $31),
+        coalesce(($28::text[])[t], $32), ($29::text[])[t],
+        CASE WHEN last THEN data ELSE ($30::text[])[t] END,
+        CASE WHEN last THEN body WHEN rest IS NOT NULL THEN rest->'bodies'->>n::text END,
+        CASE WHEN last THEN digest
+            WHEN rest IS NOT NULL THEN decode(rest->'digests'->>n::text, 'hex') END
+    FROM x WHERE ($19::smallint[])[t] NOT IN ({{event.job_heartbeat}}, {{event.job_lease_renewed}})
 ),
+:beats
+n AS (
+    INSERT INTO counts
+    SELECT ($34::text[])[g], ($35::text[])[g], y.state, y.delta
+    FROM (SELECT ($33::int[])[k] AS g, count(*) AS n FROM u GROUP BY 1) AS m
+    CROSS JOIN LATERAL (
+        VALUES (($36::smallint[])[g], -m.n), (($37::smallint[])[g], m.n)) AS y(state, delta)
+    WHERE g > 0
+)
+SELECT now, CASE WHEN (SELECT count(*) FROM u) < cardinality($1)
+    THEN ARRAY(SELECT id FROM u) END
+FROM clock
+
+-- name: commit_beats
+-- The heartbeats among the events, kept apart.
 b AS (
     INSERT INTO beats (id, at, lease_expires_at, rev, attempt, type, state, actor, request_id,
         reason)
-    SELECT ($1::uuid[])[x.i], greatest(now, floor), holdfast_time(x.lease, greatest(now, floor)),
-        x.rev, x.attempt, x.code / 256, x.code % 16, coalesce(x.actor, $26),
-        coalesce(x.request_id, $27), x.reason
-    FROM (SELECT *, ($25::bigint[])[i] AS floor FROM x) AS x, clock
-    WHERE x.code / 256 IN ({{event.job_heartbeat}}, {{event.job_lease_renewed}})
+    SELECT id, base,
+        CASE ($25::bigint[])[t] WHEN 0 THEN lease ELSE base + started + ($25::bigint[])[t] END,
+        expected + n, ($23::int[])[t], ($19::smallint[])[t], ($21::smallint[])[t],
+        coalesce(($27::text[])[t], $31), coalesce(($28::text[])[t], $32), ($29::text[])[t]
+    FROM x WHERE ($19::smallint[])[t] IN ({{event.job_heartbeat}}, {{event.job_lease_renewed}})
 ),
-n AS (
-    INSERT INTO counts
-    SELECT ($28::text[])[g], ($29::text[])[g], y.state, y.delta
-    FROM (SELECT g, count(*) AS n FROM u WHERE g IS NOT NULL GROUP BY g) AS m
-    CROSS JOIN LATERAL (
-        VALUES (($30::smallint[])[g], -m.n), (($31::smallint[])[g], m.n)) AS y(state, delta)
-)
-SELECT (SELECT now FROM clock), (SELECT array_agg(i) FROM u)
 
 -- name: free_keys
 -- Free keys whose term ended with this write: kinds are a bit mask per job.

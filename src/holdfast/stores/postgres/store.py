@@ -34,12 +34,12 @@ from holdfast.stores.batch import STALE, Fold, fold, stamp
 from holdfast.stores.columns import claimed_job, read_created_text, read_job
 from holdfast.stores.due import oldest_first
 from holdfast.stores.law import AGEING
-from holdfast.stores.postgres.arrays import commit_arrays
 from holdfast.stores.postgres.claiming import Cursors, claim_fitting, claim_ranges
 from holdfast.stores.postgres.connections import Connection, Connections
 from holdfast.stores.postgres.migrate import check_schema
 from holdfast.stores.postgres.reading import Reading
 from holdfast.stores.postgres.rebuilding import rebuild_rows
+from holdfast.stores.postgres.shapes import commit_arrays, commit_sql
 from holdfast.stores.postgres.submitting import DATA_ERRORS, insert_jobs, known_ids, take_keys
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.ranges import ranges, servable, window
@@ -227,7 +227,7 @@ class PostgresStore(Reading):
         if not changes:
             return []
         folds, numbers = fold(changes)
-        children = [job for one in folds for job in one.submits]
+        children = [job for one in folds if not one.ordinary for job in one.submits]
         if children:
             await self._remember(children)
         outcomes = await self._commit_some(folds, mint_request())
@@ -255,7 +255,9 @@ class PostgresStore(Reading):
 
     def _committer(self, folds: Sequence[Fold], request_id: str) -> Any:
         frees = {one.id: kinds for one in folds if (kinds := _freed(one))}
-        alone = not frees and not any(one.submits or one.adopts for one in folds)
+        alone = not frees and not any(
+            one.submits or one.adopts for one in folds if not one.ordinary
+        )
 
         async def work(connection: Connection, tries: int) -> list[Outcome]:
             if alone:
@@ -271,15 +273,15 @@ class PostgresStore(Reading):
         self, connection: Connection, folds: Sequence[Fold], request_id: str
     ) -> list[Outcome]:
         arrays = commit_arrays(folds, request_id)
-        now, hits = await connection.fetchrow(self._sql["commit"], *arrays)
-        won = set(hits or ())
-        if len(won) == len(folds):
+        sql = commit_sql(rest=arrays.rest, beats=arrays.beats)
+        now, hits = await connection.fetchrow(sql, *arrays.arguments)
+        if hits is None:
             return [Committed(_stamped(one, now)) for one in folds]
-        missed = [one for i, one in enumerate(folds, 1) if i not in won]
+        won = set(hits)
+        missed = [one for one in folds if one.id not in won]
         settled = await self._settle(connection, missed, request_id)
         return [
-            Committed(_stamped(one, now)) if i in won else settled[one.id]
-            for i, one in enumerate(folds, 1)
+            Committed(_stamped(one, now)) if one.id in won else settled[one.id] for one in folds
         ]
 
     async def _settle(
@@ -479,13 +481,13 @@ def _verdict(
 
 
 def _freed(one: Fold) -> int:
-    return freed_keys(one.first.record, one.last.next)
+    before = one.changes[0].record
+    return freed_keys(before, one.last.next) if before.key_kinds else 0
 
 
 def _stamped(one: Fold, now: int) -> Job:
-    floor = one.first.record.updated_at
-    assert isinstance(floor, int)
-    return stamp(one.last.next, now, floor)
+    floor: Any = one.changes[0].record.updated_at
+    return stamp(one.changes[-1].next, now, floor)
 
 
 def _woken(folds: Sequence[Fold], outcomes: Sequence[Outcome]) -> set[str]:
@@ -493,6 +495,6 @@ def _woken(folds: Sequence[Fold], outcomes: Sequence[Outcome]) -> set[str]:
     woken = {
         one.last.next.queue
         for one, outcome in zip(folds, outcomes, strict=True)
-        if isinstance(outcome, Committed) and one.last.next.claimable
+        if not one.ordinary and isinstance(outcome, Committed) and one.last.next.claimable
     }
-    return woken | {job.record.queue for one in folds for job in one.submits}
+    return woken | {job.record.queue for one in folds if not one.ordinary for job in one.submits}

@@ -1,0 +1,213 @@
+"""A commit as arrays: what is each job's own, and once per shape what many jobs share.
+
+The commit statement of queries.sql reads them in this order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from holdfast.lifecycle.job import Draft
+from holdfast.lifecycle.states import BEATS, EventType
+from holdfast.lifecycle.times import After, encode
+from holdfast.stores.batch import Fold, rest_of
+from holdfast.stores.columns import facts_text
+from holdfast.stores.postgres.arrays import dense
+from holdfast.stores.text import blocks
+
+PACKAGE = "holdfast.stores.postgres"
+FENCED, STARTS, STARTED_LAST, RESULT = 1, 2, 4, 8
+"""Flags of a shape, as the statement reads them."""
+_STARTED = EventType.STARTED
+_json = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class CommitArrays(NamedTuple):
+    """The arguments of a commit, and which parts of the statement they need."""
+
+    arguments: list[Any]
+    rest: bool
+    beats: bool
+
+
+class Shape(NamedTuple):
+    """What jobs of a batch may share: how their row moves, and what their events say."""
+
+    tenant: str
+    queue: str
+    source: Any
+    target: Any
+    flags: int
+    beats: int
+    lease: int | None
+    timeout: int | None
+    events: tuple[tuple[Any, ...], ...]
+
+
+Numbers: TypeAlias = dict[Shape, int]
+
+
+@cache
+def commit_sql(*, rest: bool, beats: bool) -> str:
+    """Write the commit with the parts that a batch needs; the planner drops what is NULL."""
+    sql = blocks(PACKAGE)
+    text = sql["commit"].replace(":beats", sql["commit_beats"] if beats else "")
+    return text if rest else text.replace("d.rest", "NULL::jsonb")
+
+
+def commit_arrays(folds: Sequence[Fold], request_id: str) -> CommitArrays:
+    """Lay a commit out."""
+    shapes: Numbers = {}
+    rows = [_job_row(fold, shapes) for fold in folds]
+    by_job = [dense(list(column)) for column in zip(*rows, strict=True)]
+    return CommitArrays(
+        by_job + _shape_arrays(list(shapes), request_id),
+        rest=bool(by_job[-1]),
+        beats=any(event[0] in BEATS for shape in shapes for event in shape.events),
+    )
+
+
+def _job_row(fold: Fold, shapes: Numbers) -> tuple[Any, ...]:
+    """Lay out what is a job's own, and number its shape."""
+    changes = fold.changes
+    before, after, last = changes[0].record, changes[-1].next, changes[-1].event
+    started = _started(before, after)
+    origin = started or 0
+    flags = 0 if started is None else STARTS
+    if last.type is _STARTED:
+        flags |= STARTED_LAST
+    if after.result_digest is not before.result_digest and after.result_digest is last.digest:
+        flags |= RESULT
+    lease, rare = None, not fold.ordinary
+    events = []
+    for change in changes:
+        event = change.event
+        span: Any = event.lease_expires_at
+        if type(span) is After:
+            span = span.micros - origin
+        elif span is not None:
+            # The lease that the job had: an instant of its own, which the shape writes as 0.
+            lease, span = span, 0
+        events.append(
+            (
+                event.type,
+                event.from_state,
+                event.to_state,
+                event.at.micros < 0,  # type: ignore[union-attr]  # the law has no clock
+                event.attempt,
+                event.beats,
+                span,
+                encode(event.run_at),
+                event.actor,
+                event.request_id,
+                event.reason,
+                None if event is last else facts_text(event.facts),
+            )
+        )
+        if change.fenced:
+            flags |= FENCED
+        if event.body is not None and event is not last:
+            rare = True
+    shape = Shape(
+        before.tenant,
+        before.queue,
+        before.state,
+        after.state,
+        flags,
+        after.beats,
+        _span(after.lease_expires_at, before.lease_expires_at, origin),
+        _span(after.timeout_at, before.timeout_at, origin),
+        tuple(events),
+    )
+    return (
+        before.id,
+        before.rev,
+        shapes.setdefault(shape, len(shapes) + 1),
+        started,
+        before.updated_at if flags & STARTED_LAST else None,
+        lease,
+        facts_text(last.facts),
+        None if last.body is None else last.body.decode(),
+        last.digest,
+        _rest(fold) if rare else None,
+    )
+
+
+def _started(before: Draft, after: Draft) -> int | None:
+    """How long before the commit the handler began, as a span below 0, if this write says so."""
+    time = after.started_at
+    if time is before.started_at or type(time) is not After:
+        return None
+    return time.micros
+
+
+def _span(after: Any, before: Any, origin: int) -> int | None:
+    """A time that this write grants, counted from its start."""
+    return after.micros - origin if after is not before and type(after) is After else None
+
+
+def _rest(fold: Fold) -> str | None:
+    """What most writes leave alone: rare columns, and bodies of events that are not the last."""
+    before, after = fold.first.record, fold.last.next
+    rest = rest_of(before, after) or {}
+    early = [change.event for change in fold.changes[:-1]]
+    bodies = {n: event.body.decode() for n, event in enumerate(early, 1) if event.body is not None}
+    if bodies:
+        rest["bodies"] = bodies
+        rest["digests"] = {n: (early[n - 1].digest or b"").hex() for n in bodies}
+    result = after.result_digest
+    if result and result is not before.result_digest and result is not fold.last.event.digest:
+        rest["result_digest"] = result.hex()
+    return _json(rest).decode() if rest else None
+
+
+def _shape_arrays(shapes: Sequence[Shape], request_id: str) -> list[Any]:
+    """Lay out what the jobs of each shape share: their row, their events, the summaries."""
+    firsts: list[int] = []
+    events: list[tuple[Any, ...]] = []
+    for shape in shapes:
+        firsts.append(len(events))
+        events += shape.events
+    (types, sources, targets, timed, attempts, beats, leases, run_ats, actors, requests, reasons,
+     data) = map(list, zip(*events, strict=True))  # fmt: skip
+    actor = actors[0]
+    return [
+        [shape.target.code for shape in shapes],
+        [shape.flags for shape in shapes],
+        [len(shape.events) for shape in shapes],
+        [shape.beats for shape in shapes],
+        [shape.lease for shape in shapes],
+        [shape.timeout for shape in shapes],
+        firsts,
+        max(len(shape.events) for shape in shapes),
+        [kind.code for kind in types],
+        [state.code for state in sources],
+        [state.code for state in targets],
+        timed,
+        attempts,
+        beats,
+        leases,
+        dense(run_ats),
+        [] if all(one == actor for one in actors) else actors,
+        dense(requests),
+        dense(reasons),
+        dense(data),
+        actor,
+        request_id,
+        *_count_arrays(shapes),
+    ]
+
+
+def _count_arrays(shapes: Sequence[Shape]) -> list[Any]:
+    """Number the moves that the summaries count; 0 is none."""
+    moves: dict[tuple[Any, ...], int] = {}
+    numbers = []
+    for shape in shapes:
+        move = (shape.tenant, shape.queue, shape.source.code, shape.target.code)
+        moved = shape.source is not shape.target
+        numbers.append(moves.setdefault(move, len(moves) + 1) if moved else 0)
+    return [numbers, *([list(column) for column in zip(*moves, strict=True)] or [[]] * 4)]

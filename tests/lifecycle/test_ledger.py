@@ -77,9 +77,18 @@ def test_heartbeats_may_have_been_dropped_by_age_or_otherwise(dropped: tuple[int
         (lambda: without(1), "rev 2: job_claimed is the first event"),
         (lambda: without(4, 3, 5, 6, 7), "rev 8"),
         (lambda: [*log()[:-1], *log()[-1:], log()[-1]], "rev 13"),
+        (lambda: [*log()[:12], log()[11]], "rev 12: follows rev 12"),
         (lambda: [*log()[:3], log()[4], log()[3], *log()[5:]], "rev 4"),
     ],
-    ids=["event", "event between attempts", "first", "event and beats", "double", "order"],
+    ids=[
+        "event",
+        "event between attempts",
+        "first",
+        "event and beats",
+        "double",
+        "double beat",
+        "order",
+    ],
 )
 def test_a_missing_doubled_or_moved_event_is_noticed(
     tampered: Callable[[], Log], problem: str

@@ -15,7 +15,7 @@ from holdfast.lifecycle.invariants import broken_rules
 from holdfast.lifecycle.job import JobId, Key, NewJob
 from holdfast.lifecycle.ledger import log_problems
 from holdfast.lifecycle.policy import Policy
-from holdfast.lifecycle.states import EventType, KeyKind, Link, Priority, State
+from holdfast.lifecycle.states import EventType, KeyKind, Kind, Link, Priority, State
 from holdfast.lifecycle.submit import Submission, content_digest, derived_keys, freed_keys, submit
 from holdfast.lifecycle.times import NOW, SECOND, After
 from tests.lifecycle.factories import CONTROL, JANITOR, Life, new_job
@@ -59,6 +59,7 @@ def test_a_job_is_due_at_once_unless_it_says_when() -> None:
 def test_what_was_asked_for_stands_in_the_first_event_and_is_read_from_there() -> None:
     asked: dict[str, Any] = {
         "tenant": "acme",
+        "kind": Kind.COMMAND,
         "queue": "gpu",
         "priority": Priority.CRITICAL,
         "needs": frozenset({"gpu"}),

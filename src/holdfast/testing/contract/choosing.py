@@ -24,6 +24,7 @@ async def one_by_one(store: Store, *queues: str) -> list[JobId]:
 class Choosing:
     """Order, due time, holds, pauses, needs and room."""
 
+    @pytest.mark.req("A3")
     async def test_classes_go_before_each_other(self, store: Store) -> None:
         now = (await store.clock()).now
         batch, interactive, critical = [
@@ -46,6 +47,7 @@ class Choosing:
 
         assert await one_by_one(store) == [jobs[seconds] for seconds in sorted(ago, reverse=True)]
 
+    @pytest.mark.req("A3")
     async def test_an_old_batch_job_goes_before_a_fresh_critical_one(self, store: Store) -> None:
         now = (await store.clock()).now
         critical = await submit_one(store, priority=Priority.CRITICAL, run_at=now - SECOND)
@@ -54,6 +56,7 @@ class Choosing:
 
         assert await one_by_one(store) == [old.id, critical.id, young.id]
 
+    @pytest.mark.req("A3")
     async def test_one_claim_takes_the_first_of_all_classes_and_queues(self, store: Store) -> None:
         now = (await store.clock()).now
         jobs = [

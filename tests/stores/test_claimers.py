@@ -1,0 +1,102 @@
+"""64 processes at once on one store: no key makes two jobs, and nobody gets a job twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from holdfast.lifecycle.states import State
+from holdfast.testing import assert_invariants
+from tests.stores.claimers import make_store, submit_then_claim
+from tests.support.postgres import PostgresCluster
+from tests.support.processes import run_together
+
+PROCESSES = 64
+JOBS = 10_000
+STRETCHES = 8
+"""Into how many the keys are cut: eight processes submit each, half of them backwards."""
+LIMIT_SECONDS = 110.0
+
+# In one place: starting 64 interpreters is most of the work, and is done once per store.
+pytestmark = [pytest.mark.xdist_group("claimers"), pytest.mark.timeout(180)]
+
+
+class Crowd(NamedTuple):
+    """What 64 processes said, and where they left it."""
+
+    engine: str
+    place: str
+    answers: list[dict[str, list[Any]]]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def crowd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Crowd:
+    place = _place(request, tmp_path_factory)
+    stretch = JOBS // STRETCHES
+    arguments = [
+        {
+            "engine": request.param,
+            "place": place,
+            "owner": f"worker-{number}",
+            "keys": _keys(number % STRETCHES * stretch, stretch, number // STRETCHES % 2 == 1),
+            "jobs": JOBS,
+        }
+        for number in range(PROCESSES)
+    ]
+    answers = run_together(submit_then_claim, arguments, limit_seconds=LIMIT_SECONDS)
+    return Crowd(request.param, place, answers)
+
+
+def _place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    if request.param == "sqlite":
+        directory: Path = tmp_path_factory.mktemp("claimers")
+        return str(directory / "holdfast.db")
+    cluster: PostgresCluster = request.getfixturevalue("postgres_cluster")
+    return cluster.create_database(template=request.getfixturevalue("postgres_template"))
+
+
+def _keys(first: int, number: int, backwards: bool) -> list[int]:
+    return list(range(first, first + number))[:: -1 if backwards else 1]
+
+
+@pytest.mark.req("A1", "B5", "C11")
+def test_64_submitters_of_the_same_keys_make_one_job_of_each(crowd: Crowd) -> None:
+    submitted = [one for answer in crowd.answers for one in answer["submitted"]]
+    holders = {(key, id_) for key, id_, _ in submitted}
+    created = Counter(key for key, _, new in submitted if new)
+
+    assert len(submitted) == JOBS * PROCESSES // STRETCHES
+    assert len(holders) == len({key for key, _ in holders}) == JOBS
+    assert len(created) == JOBS
+    assert set(created.values()) == {1}
+
+
+@pytest.mark.req("B2", "B21")
+def test_64_claimers_never_claim_a_job_twice(crowd: Crowd) -> None:
+    claimed = [one for answer in crowd.answers for one in answer["claimed"]]
+
+    assert len(claimed) == len({id_ for id_, _, _ in claimed}) == JOBS
+    assert {(attempt, finished) for _, attempt, finished in claimed} == {(1, True)}
+    # A few did not do it all while the others were still waking up.
+    assert sum(1 for answer in crowd.answers if answer["claimed"]) >= PROCESSES // 4
+
+
+@pytest.mark.req("B4", "B24")
+async def test_what_64_processes_left_is_one_row_per_key_and_one_event_per_transition(
+    crowd: Crowd,
+) -> None:
+    """Count rows and events, not replies."""
+    store = make_store(crowd.engine, crowd.place)
+    await store.open()
+    await assert_invariants(store)
+    seen = Counter[tuple[State, int]]()
+    async for batch in store.ledger():
+        seen.update((entry.row.state, len(entry.events)) for entry in batch if entry.row)
+    counts = {count.state: count.jobs for count in await store.counts() if count.jobs}
+    await store.close()
+
+    assert seen == {(State.SUCCEEDED, 4): JOBS}
+    assert counts == {State.SUCCEEDED: JOBS}

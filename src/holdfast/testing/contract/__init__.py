@@ -29,6 +29,7 @@ from holdfast.testing.contract.fencing import Fencing
 from holdfast.testing.contract.folding import Folding
 from holdfast.testing.contract.keeping import Keeping
 from holdfast.testing.contract.keys import Keys
+from holdfast.testing.contract.living import Living
 from holdfast.testing.contract.operations import Operations
 from holdfast.testing.contract.reading import Reading
 from holdfast.testing.contract.submitting import Submitting
@@ -46,6 +47,7 @@ class StoreContract(
     Fencing,
     Folding,
     Operations,
+    Living,
     Reading,
     Sweeping,
     Summing,

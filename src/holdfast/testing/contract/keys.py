@@ -147,6 +147,16 @@ class Keys:
         assert await store.look_up("default", KeyKind.JOB_ID, str(job.id)) == job.id
         assert await store.look_up("acme", KeyKind.JOB_ID, str(job.id)) is None
 
+    @pytest.mark.req("A1")
+    async def test_an_internal_id_given_as_a_job_id_makes_no_second_job(self, store: Store) -> None:
+        job = await submit_one(store, body=b"1")
+        [outcome] = await store.submit([new_job(job_id=str(job.id), body=b"2")])
+
+        assert outcome == Submitted(job, created=False) or isinstance(outcome, SubmitRefused)
+        assert await all_jobs(store) == [job]
+        # Another tenant may call its job what it likes.
+        await submit_one(store, tenant="acme", job_id=str(job.id))
+
     async def test_a_submit_that_meets_a_holder_takes_none_of_its_other_keys(
         self, store: Store
     ) -> None:

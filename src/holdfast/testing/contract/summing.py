@@ -48,6 +48,14 @@ class Summing:
 
         assert await counted(store) == before | {("default", "more", State.FAILED): 1}
 
+    async def test_counting_anew_changes_none(self, store: Store) -> None:
+        for state in (State.QUEUED, State.RUNNING, State.SUCCEEDED):
+            await job_in(store, state)
+        before = await counted(store)
+        await store.recount()
+
+        assert await counted(store) == before
+
     async def test_counts_hold_while_they_are_folded_under_load(self, store: Store) -> None:
         async def work(number: int) -> None:
             job = await running_job(store, queue=f"queue-{number % 3}", owner=f"worker-{number}")

@@ -142,6 +142,15 @@ class Sweeping:
         assert await due(store) == ids
         assert [job.id for job in (await store.due(limit=2)).jobs] == ids[:2]
 
+    async def test_claims_of_an_older_epoch_are_due(self, store: Store) -> None:
+        fenced = [await claimed_job(store), await running_job(store)]
+        await store.bump_epoch()
+        await running_job(store)
+        answer = await store.due()
+
+        assert {job.id for job in answer.jobs} == {job.id for job in fenced}
+        assert answer.epoch == 2
+
     async def test_a_stalled_or_retrying_job_that_is_due_to_run_needs_no_sweep(
         self, store: Store
     ) -> None:

@@ -76,6 +76,7 @@ def test_what_was_asked_for_stands_in_the_first_event_and_is_read_from_there() -
 
     assert {name: getattr(life.record, name) for name in asked} == asked
     assert life.record.public_id == "order-1"
+    assert (life.record.created_at, life.record.updated_at) == (BIRTH, BIRTH)
     event = life.events[0]
     assert event.created is not None
     assert (event.created.labels, event.created.env) == ({"a": "b"}, {"LANG": "de"})

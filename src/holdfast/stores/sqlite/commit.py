@@ -72,6 +72,7 @@ def _lay_out(turn: Turn, one: Fold) -> Write:
     before, after = changes[0].record, changes[-1].next
     # A matching rev proves that the row's time is the one that the change was decided on.
     floor: Any = before.updated_at
+    id_ = before.id.bytes
     base = now if now > floor else floor
     ordinary, fenced = True, False
     events = []
@@ -81,10 +82,10 @@ def _lay_out(turn: Turn, one: Fold) -> Write:
             ordinary = False
         if change.fenced:
             fenced = True
-        events.append(event_row(event, base, floor))
+        events.append(event_row(event, id_, base, floor))
     shape = shape_of(ORDINARY if ordinary else touched(before, after))
     job = stamp(after, now, floor)
-    return Write(one, job, shape, shape.row(job, before.rev), fenced, events, ordinary)
+    return Write(one, job, shape, shape.row(job, id_, before.rev), fenced, events, ordinary)
 
 
 def _write(turn: Turn, writes: Sequence[Write]) -> None:

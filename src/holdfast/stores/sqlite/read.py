@@ -163,5 +163,5 @@ def _readable(row: Sequence[Any], ids: Sequence[int]) -> list[Any]:
     values = list(row)
     for i in ids:
         if isinstance(values[i], bytes) and len(values[i]) == 16:
-            values[i] = UUID(bytes=values[i])
+            values[i] = job_id(values[i])
     return values

@@ -42,10 +42,10 @@ WRITTEN: dict[str, Callable[[Any], Any]] = {
 """How columns that a change may touch are written, where not as they are."""
 
 
-def submit_row(job: Job) -> Row:
-    """Write a new job for the statement `submit`."""
+def submit_row(job: Job, id: bytes) -> Row:
+    """Write a new job for the statement `submit`; `id` is the job's, as it is stored."""
     return (
-        job.id.bytes,
+        id,
         job.created_at,
         job.updated_at,
         job.run_at,
@@ -70,8 +70,8 @@ def submit_row(job: Job) -> Row:
     )
 
 
-def event_row(event: DraftEvent, base: int, floor: int) -> Row:
-    """Write an event for the statement `event`, not sealed.
+def event_row(event: DraftEvent, id: bytes, base: int, floor: int) -> Row:
+    """Write an event for the statement `event`, not sealed; `id` is the job's, as it is stored.
 
     `base` is the clock, but not before `floor`, the time of the job's last event. Only `at` may
     lie before the clock: a start is told with the commit that follows it.
@@ -84,7 +84,7 @@ def event_row(event: DraftEvent, base: int, floor: int) -> Row:
         data = None if facts is NO_FACTS else facts_text(facts)
     told = max(base + at.micros, floor) if type(at) is After and at.micros else base
     return (
-        event.id.bytes,
+        id,
         event.rev,
         event.type.code,
         None if source is None else source.code,

@@ -137,7 +137,9 @@ CREATE TABLE events (
     CONSTRAINT first_event CHECK ((rev = 1) = (from_state IS NULL)),
     CONSTRAINT body_has_digest CHECK (body IS NULL OR digest IS NOT NULL)
 ) STRICT;
-CREATE INDEX events_type ON events (type, at) WHERE type > {{event.job_succeeded}};
+-- differs from postgres: there are no block ranges here by which the four common types could be
+-- found, so that they are in this index too; it costs 2 of 35 µs a life.
+CREATE INDEX events_type ON events (type, at);
 CREATE INDEX events_correlation ON events (correlation_id, id) WHERE correlation_id IS NOT NULL;
 
 CREATE TRIGGER events_fixed AFTER UPDATE OF position, {{law.event_fixed}} ON events

@@ -98,16 +98,16 @@ class Session:
     def job(self, row: Sequence[Any]) -> Job:
         """Make a record out of a job row."""
         values = list(row)
-        values[0] = UUID(bytes=values[0])
+        values[0] = job_id(values[0])
         if values[_PARENT] is not None:
-            values[_PARENT] = UUID(bytes=values[_PARENT])
+            values[_PARENT] = job_id(values[_PARENT])
         self.learn(values[_POLICY], values[_NEEDS])
         return read_job(values, self.seen)
 
     def event(self, row: Sequence[Any]) -> LoggedEvent:
         """Make an event out of an event row."""
         values = list(row)
-        values[0] = UUID(bytes=values[0])
+        values[0] = job_id(values[0])
         if values[_TYPE] == EventType.CREATED.code:
             self.learn_created(values[_DATA])
         return read_event(values, self.seen)

@@ -64,9 +64,9 @@ class Shape(Struct, frozen=True):
     values: Callable[[Job], Row]
     written: tuple[tuple[int, Callable[[Any], Any]], ...]
 
-    def row(self, job: Job, expected: int) -> list[Any]:
+    def row(self, job: Job, id: bytes, expected: int) -> list[Any]:
         """Write whose row is set, from which revision on, and to what."""
-        values = [job.id.bytes, expected, *self.values(job)]
+        values = [id, expected, *self.values(job)]
         for i, write in self.written:
             values[i] = write(values[i])
         return values

@@ -64,9 +64,10 @@ def _settle(turn: Turn, job: NewJob, known: Job) -> SubmitOutcome:
 def _insert(turn: Turn, jobs: Sequence[NewJob]) -> list[Job]:
     now = turn.now
     made = [stamp(job.record, now, now) for job in jobs]
-    events = [event_row(job.event, now, now) for job in jobs]
+    ids = [job.id.bytes for job in made]
+    events = [event_row(job.event, id_, now, now) for job, id_ in zip(jobs, ids, strict=True)]
     turn.remember(made)
-    turn.write("submit", [submit_row(job) for job in made])
+    turn.write("submit", list(map(submit_row, made, ids)))
     turn.write("event", [sealed(row, None) for row in events] if turn.sealing else events)
     counted = Counter((job.tenant, job.queue, job.state) for job in made)
     for (tenant, queue, state), number in counted.items():

@@ -114,16 +114,11 @@ class Writer:
             if requests:
                 self.news.came(self._transact(requests))
                 _deliver(requests)
-            elif not self._place.in_memory:
+            else:
                 self._look_for_news()
         self._connection.close()
         if self._turnstile is not None:
             self._turnstile.close()
-
-    def _next_in_line(self, deadline_seconds: float) -> AbstractContextManager[None]:
-        if self._turnstile is None:
-            return contextlib.nullcontext()
-        return self._turnstile.next_in_line(deadline_seconds)
 
     def _gather(self) -> list[Request] | None:
         """Take all that waits; nothing when it is time to look for news, None at the end."""
@@ -131,7 +126,9 @@ class Writer:
             while not (self._urgent or self._waiting):
                 if self._closing:
                     return None
-                if not self._changed.wait(self.news.interval()):
+                # In memory there is nobody else to hear from.
+                rest = None if self._place.in_memory else self.news.interval()
+                if not self._changed.wait(rest):
                     return []
             taken = list(self._urgent)
             self._urgent.clear()
@@ -158,8 +155,7 @@ class Writer:
         """
         patience = Patience(self._place.deadline_seconds)
         try:
-            with self._next_in_line(self._place.deadline_seconds):
-                patience.spend(lambda: self._connection.execute("BEGIN IMMEDIATE"))
+            self._begin(patience)
         except Exception as error:  # noqa: BLE001  the thread's edge: every caller is told
             _fail(requests, error)
             return set()
@@ -167,13 +163,33 @@ class Writer:
             turns = self._perform_all(requests)
             patience.spend(lambda: self._connection.execute("COMMIT"))
         except Exception as error:  # noqa: BLE001  as above
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            with contextlib.suppress(apsw.Error):
+                self._roll_back()
             if len(requests) == 1:
                 _fail(requests, error)
                 return set()
             return set().union(*(self._transact([request]) for request in requests))
         return set().union(*(turn.woken for turn in turns))
+
+    def _begin(self, patience: Patience) -> None:
+        # What could not be rolled back when the disk failed; see below.
+        self._roll_back()
+        with self._next_in_line():
+            patience.spend(lambda: self._connection.execute("BEGIN IMMEDIATE"))
+
+    def _roll_back(self) -> None:
+        """Undo a transaction that is still open.
+
+        Whatever failed, on this connection: opened anew, it could find in the WAL what a failed
+        sync left there, and write on after frames that never reached the disk.
+        """
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def _next_in_line(self) -> AbstractContextManager[None]:
+        if self._turnstile is None:
+            return contextlib.nullcontext()
+        return self._turnstile.next_in_line(self._place.deadline_seconds)
 
     def _perform_all(self, requests: Sequence[Request]) -> list[Turn]:
         if not self._place.in_memory:

@@ -200,7 +200,9 @@ CREATE TABLE events (
     CONSTRAINT first_event CHECK ((rev = 1) = (from_state IS NULL)),
     CONSTRAINT body_has_digest CHECK (body IS NULL OR digest IS NOT NULL)
 ) STRICT;
-CREATE INDEX events_type ON events (type, at) WHERE type > 4;
+-- differs from postgres: there are no block ranges here by which the four common types could be
+-- found, so that they are in this index too; it costs 2 of 35 µs a life.
+CREATE INDEX events_type ON events (type, at);
 CREATE INDEX events_correlation ON events (correlation_id, id) WHERE correlation_id IS NOT NULL;
 
 CREATE TRIGGER events_fixed AFTER UPDATE OF position, id, rev, type, from_state, to_state, at, attempt, beats, lease_expires_at, run_at, deadline_at, version, actor, request_id, reason, correlation_id, data, digest ON events

@@ -140,6 +140,33 @@ def test_a_claim_of_an_older_epoch_is_taken_back_while_its_lease_is_live(state: 
     assert life.record.state is State.STALLED
 
 
+@pytest.mark.parametrize(
+    ("sweep", "on_silence"),
+    [
+        (dead_letter(RECONCILER), "stall"),
+        (c.Lose(actor=RECONCILER, as_of=0, error_code="gone"), "lose"),
+        (c.TimeOut(actor=RECONCILER), "time_out"),
+    ],
+    ids=["dead_letter", "lose", "time_out"],
+)
+@pytest.mark.parametrize("state", OWNED_STATES)
+def test_a_claim_of_an_older_epoch_is_ended_while_its_lease_is_live(
+    state: State, sweep: c.DeadLetter | c.Lose | c.TimeOut, on_silence: str
+) -> None:
+    life = life_in(state, policy=Policy(on_silence=on_silence))
+    assert refused(life, replace(sweep, as_of=life.now)) in ("lease_live", "not_due")
+
+    life.do(replace(sweep, as_of=life.now, epoch=2))
+
+    assert life.record.terminal
+
+
+def test_an_epoch_does_not_end_a_job_that_nobody_holds() -> None:
+    life = life_in(State.QUEUED, policy=Policy(on_silence="time_out"))
+
+    assert refused(life, c.TimeOut(actor=RECONCILER, as_of=life.now, epoch=2)) == "not_due"
+
+
 def test_a_dead_letter_needs_a_known_reason_and_stage() -> None:
     life = life_in(State.RUNNING)
 

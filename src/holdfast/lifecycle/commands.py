@@ -154,6 +154,7 @@ class Lose(Failing, frozen=True, kw_only=True):
 
     operation = Operation.LOSE
     as_of: int
+    epoch: int = 1
 
 
 class Retry(Failing, frozen=True, kw_only=True):
@@ -209,6 +210,7 @@ class TimeOut(Failing, frozen=True, kw_only=True):
     operation = Operation.TIME_OUT
     error_code: str = "timeout"
     as_of: int | None = None
+    epoch: int = 1
     killed: bool = True
 
 
@@ -218,6 +220,7 @@ class DeadLetter(Failing, frozen=True, kw_only=True):
     operation = Operation.DEAD_LETTER
     stage: str
     as_of: int | None = None
+    epoch: int = 1
 
 
 class SignalJob(Command, frozen=True, kw_only=True):

@@ -319,7 +319,7 @@ def _fail(record: Draft, row: Row, command: c.Fail) -> Decision:
 
 
 def _lose(record: Draft, row: Row, command: c.Lose) -> Decision:
-    if record.state in OWNED and not _past(record.lease_expires_at, command.as_of):
+    if record.state in OWNED and not _lost_lease(record, command.as_of, command.epoch):
         return _refuse("lease_live", record, f"is held by {record.owner} with a live lease")
     letter = Letter.OPEN if record.policy.letter_on_fail else None
     # From stalled, the stall has counted what this attempt cost: an attempt fails at most once.
@@ -382,7 +382,8 @@ def _cancel(record: Draft, row: Row, command: c.Cancel) -> Decision:
     if owned and record.cancel_requested is None:
         return _refuse("no_cancel_request", record, "was not asked to cancel")
     # A passed time limit is enough too: a time_out that was turned must end what never reacts.
-    over = _is_late(record, command.as_of) or _lost_lease(record, command.as_of, command.epoch)
+    late = _is_late(record, command.as_of, command.epoch)
+    over = late or _lost_lease(record, command.as_of, command.epoch)
     if owned and role is Role.RECONCILER and not over:
         return _refuse("lease_live", record, f"is held by {record.owner} with a live lease")
     if not owned and role is Role.RECONCILER and not command.parent_cancelled:
@@ -401,7 +402,7 @@ def _time_out(record: Draft, row: Row, command: c.TimeOut) -> Decision:
         limits = (record.policy.timeout, record.policy.start_timeout, record.deadline_at)
         if all(limit is None for limit in limits):
             return _refuse("no_time_limit", record, "has no timeout and no deadline")
-    elif not _is_late(record, command.as_of):
+    elif not _is_late(record, command.as_of, command.epoch):
         return _refuse("not_due", record, "has not reached its timeout or deadline")
     kill = _evidence(record, command.actor.role) if command.killed else None
     return _failure(record, row, command, counted=record.state in OWNED, kill=kill)
@@ -415,7 +416,7 @@ def _dead_letter(record: Draft, row: Row, command: c.DeadLetter) -> Decision:
     if (
         owned
         and command.actor.role is Role.RECONCILER
-        and not _past(record.lease_expires_at, command.as_of)
+        and not _lost_lease(record, command.as_of, command.epoch)
     ):
         return _refuse("lease_live", record, f"is held by {record.owner} with a live lease")
     return _failure(record, row, command, counted=owned, stage=command.stage)
@@ -484,10 +485,12 @@ def _lost_lease(record: Draft, as_of: int | None, epoch: int) -> bool:
     return _past(record.lease_expires_at, as_of) or (record.epoch or 1) < epoch
 
 
-def _is_late(record: Draft, as_of: int | None) -> bool:
+def _is_late(record: Draft, as_of: int | None, epoch: int) -> bool:
     if _past(record.deadline_at, as_of) or _past(record.timeout_at, as_of):
         return True
-    return record.policy.on_silence == "time_out" and _past(record.lease_expires_at, as_of)
+    if record.state not in OWNED or record.policy.on_silence != "time_out":
+        return False
+    return _lost_lease(record, as_of, epoch)
 
 
 def _last_owner(record: Draft, command: c.Command) -> str | None:

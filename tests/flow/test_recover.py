@@ -225,6 +225,25 @@ async def test_one_job_that_cannot_be_judged_does_not_stop_the_others(
     assert (await read(store, sound.id)).state is State.STALLED
 
 
+@pytest.mark.parametrize(
+    ("policy", "event"),
+    [
+        (Policy(max_attempts=1), EventType.DEAD_LETTERED),
+        (Policy(on_silence="time_out"), EventType.TIMED_OUT),
+    ],
+)
+async def test_a_last_try_of_an_older_epoch_is_swept_at_once(
+    store: Store, policy: Policy, event: EventType
+) -> None:
+    job = await lost_run(store, policy)
+    assert (await swept(store)).written == {}
+
+    await store.bump_epoch()
+
+    assert (await swept(store)).written == {event: 1}
+    assert (await read(store, job.id)).terminal
+
+
 async def test_a_sweep_is_bounded(store: Store) -> None:
     for _ in range(4):
         await lost_run(store)

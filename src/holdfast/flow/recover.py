@@ -83,14 +83,20 @@ def _after_silence(
     """Answer a lost lease (resolutions 6 and 7)."""
     match job.policy.on_silence:
         case "time_out":
-            return c.TimeOut(actor=actor, as_of=due.now, killed=False, reason="no word from owner")
+            return c.TimeOut(
+                actor=actor,
+                as_of=due.now,
+                epoch=due.epoch,
+                killed=False,
+                reason="no word from owner",
+            )
         case "lose":
             if not _past((job.lease_expires_at or 0) + job.policy.host_recovery, due.now):
                 return None
             code = "container_not_found_on_recovery"
             if job.state is State.RUNNING:
                 code = "container_lost_on_recovery"
-            return c.Lose(actor=actor, as_of=due.now, error_code=code)
+            return c.Lose(actor=actor, as_of=due.now, epoch=due.epoch, error_code=code)
         case _:
             return _after_loss(job, due, actor, jitter)
 
@@ -101,7 +107,12 @@ def _after_loss(job: Job, due: Due, actor: Actor, jitter: Callable[[], float]) -
         started = job.state is State.RUNNING and not job.policy.idempotent
         code = "infrastructure_failure" if started else "exhausted_retries"
         return c.DeadLetter(
-            actor=actor, as_of=due.now, error_code=code, stage="exec", reason="lease ran out"
+            actor=actor,
+            as_of=due.now,
+            epoch=due.epoch,
+            error_code=code,
+            stage="exec",
+            reason="lease ran out",
         )
     return c.Stall(
         actor=actor, as_of=due.now, epoch=due.epoch, jitter=jitter(), reason="lease ran out"

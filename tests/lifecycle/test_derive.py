@@ -15,7 +15,7 @@ from holdfast.lifecycle.ledger import log_problems
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import BEATS, EventType, Kind, Role, State
 from holdfast.lifecycle.times import SECOND
-from tests.lifecycle.factories import CONTROL, HOST, RECONCILER, Life, life_in, owner
+from tests.lifecycle.factories import CONTROL, HOST, RECONCILER, SCHEDULER, Life, life_in, owner
 from tests.lifecycle.histories import random_histories
 
 STATES = [state for state in State if state is not State.UNKNOWN]
@@ -64,6 +64,23 @@ def test_the_last_event_that_bears_a_known_state_decides() -> None:
     record = derive([*events, newer])
     assert record is not None
     assert (record.state, record.rev, record.owner) == (State.RUNNING, 4, "w1")
+
+
+@pytest.mark.req("B27")
+def test_an_event_of_a_newer_version_that_grants_no_lease_takes_none_away() -> None:
+    life = life_in(State.RUNNING)
+    noted = replace(
+        life.events[-1],
+        rev=4,
+        type=EventType.UNKNOWN,
+        from_state=State.RUNNING,
+        lease_expires_at=None,
+    )
+
+    record = derive([*life.events, noted])
+
+    assert record is not None
+    assert (record.lease_expires_at, record.owner) == (life.record.lease_expires_at, "w1")
 
 
 @pytest.mark.req("E8", "B27")
@@ -197,6 +214,16 @@ def test_dropped_heartbeats_change_nothing_but_the_newest_of_a_job_that_is_held_
         assert derive([*kept, newest]) == history.job
         assert log_problems([*kept, newest]) == []
     assert dropped > 100
+
+
+def test_a_hold_stands_through_all_that_does_not_end_the_job() -> None:
+    life = Life(held_by="upload", admitted=False)
+    life.do(c.Admit(actor=SCHEDULER))
+    life.do(c.Reschedule(actor=CONTROL, run_at=life.now))
+    life.do(c.SignalJob(actor=CONTROL, name="go"))
+    life.do(c.Hold(actor=CONTROL, hold="limit"))
+
+    assert life.record.held_by == ("limit", "upload")
 
 
 def test_a_hold_falls_when_the_job_is_ended() -> None:

@@ -15,9 +15,11 @@ def oldest_first(jobs: Iterable[Job], limit: int) -> list[Job]:
 
 def _due_since(job: Job) -> int:
     """Tell when the first of a job's limits ran, or will run, out."""
-    limits = (job.deadline_at, job.timeout_at, job.lease_expires_at, _wait_until(job))
+    limits = (job.deadline_at, job.lease_expires_at, _wait_until(job))
     return min(limit for limit in limits if limit is not None)
 
 
 def _wait_until(job: Job) -> int | None:
+    if job.state is State.CLAIMED:
+        return job.timeout_at
     return job.run_at if job.state is State.WAITING else None

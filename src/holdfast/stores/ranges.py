@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from holdfast.stores.law import AGEING
 
 MOST_RANGES = 192
-"""What one claim statement reads. More are taken in turn, a window of them per claim."""
+"""What one claim statement reads; more are read a window after the other."""
 
 
 class Range(NamedTuple):
@@ -44,3 +45,18 @@ def window(all_ranges: Sequence[Range], turn: int) -> list[Range]:
         return list(all_ranges)
     start = turn * MOST_RANGES % size
     return [all_ranges[(start + i) % size] for i in range(MOST_RANGES)]
+
+
+def windows(all_ranges: Sequence[Range], turn: int) -> Iterator[list[Range]]:
+    """Give all ranges, as many at a time as a statement reads, the most urgent class first.
+
+    Within a class another one leads in every turn, so that whoever stops when it has enough does
+    not always stop before the same queues.
+    """
+    rotated: list[Range] = []
+    for _, group in groupby(all_ranges, key=lambda one: one.priority):
+        of_class = list(group)
+        start = turn * MOST_RANGES % len(of_class)
+        rotated += of_class[start:] + of_class[:start]
+    for start in range(0, len(rotated), MOST_RANGES):
+        yield rotated[start : start + MOST_RANGES]

@@ -12,9 +12,9 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from holdfast.lifecycle.job import JobId, Key, NewJob
+from holdfast.lifecycle.job import Job, JobId, Key, LoggedEvent, NewJob
 from holdfast.lifecycle.states import KeyKind
-from holdfast.ports import SubmitRefused
+from holdfast.ports import SubmitOutcome, SubmitRefused, Submitted
 
 Asked: TypeAlias = tuple[str, int, str]
 """A key to look up: tenant, kind, key."""
@@ -39,112 +39,84 @@ class Existing(Struct, frozen=True):
 
 
 class Plan:
-    """Settles the keys of one batch of submits."""
+    """Settles the keys of one batch of submits.
+
+    A job that wants a key which an earlier one of the batch wants, too, comes `later`: in a plan of
+    its own, when it is known who of the earlier ones has got its keys.
+    """
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
-        """Begin with all jobs as winners; a key wanted twice in the batch goes to the first."""
-        self.jobs = jobs
-        self._first: dict[Asked, NewJob] = {}
-        self._within: dict[JobId, NewJob] = {}
+        """Begin with nothing taken and nothing known to be held."""
+        self.jobs: list[NewJob] = []
+        self.later: list[NewJob] = []
+        self._taken: set[tuple[int, UUID]] = set()
         self._holders: dict[Asked, Holder] = {}
-        self._lost: dict[JobId, list[tuple[Key, Holder]]] = {}
-        self._missing: dict[JobId, list[Key]] = {}
-        self._refers: dict[JobId, JobId] = {}
+        self._refers: dict[JobId, Existing | SubmitRefused] = {}
+        seen: set[Asked] = set()
         for job in jobs:
-            self._enter(job)
-
-    def _enter(self, job: NewJob) -> None:
-        tenant = job.record.tenant
-        asked = [(tenant, key.kind, key.key) for key in job.keys]
-        for one in asked:
-            earlier = self._first.get(one)
-            if earlier is not None:
-                self._within[job.record.id] = earlier
-                return
-        self._first.update(dict.fromkeys(asked, job))
+            asked = {_asked(job, key) for key in job.keys}
+            (self.jobs if seen.isdisjoint(asked) else self.later).append(job)
+            seen |= asked
 
     def as_ids(self) -> list[tuple[NewJob, UUID]]:
         """List jobs whose given job_id could be the text of an internal id."""
-        found = []
-        for job in self.jobs:
-            if (id_ := _as_id(job.record.job_id)) is not None:
-                found.append((job, id_))
-        return found
+        found = ((job, _as_id(job.record.job_id)) for job in self.jobs)
+        return [(job, id_) for job, id_ in found if id_ is not None]
 
-    def refers(self, job: NewJob, id_: UUID) -> None:
-        """Hear that a job's given job_id is the text of an existing job's internal id."""
-        self._refers[job.record.id] = JobId(id_)
+    def refers(self, job: NewJob, id_: UUID, digest: bytes | None) -> None:
+        """Hear that a job's given job_id is the text of an existing job's internal id.
+
+        `digest` is that of the existing job's body: another body is another job (resolution 13).
+        """
+        existing: Existing | SubmitRefused = Existing(JobId(id_))
+        if digest != job.event.digest:
+            existing = _other_body(KeyKind.JOB_ID.code, str(id_), id_)
+        self._refers[job.record.id] = existing
 
     def wanted(self) -> list[tuple[str, Key, UUID]]:
-        """List the keys to take, with the job that takes each."""
+        """List the keys that are neither taken nor held, with the job that wants each."""
         return [
             (job.record.tenant, key, job.record.id)
             for job in self.jobs
-            if not self._settled(job)
+            if job.record.id not in self._refers
             for key in job.keys
+            if (key.kind, job.record.id) not in self._taken
+            and _asked(job, key) not in self._holders
         ]
-
-    def _settled(self, job: NewJob) -> bool:
-        return job.record.id in self._within or job.record.id in self._refers
 
     def took(self, taken: set[tuple[int, UUID]]) -> None:
         """Hear which (kind, id) were inserted."""
-        for job in self.jobs:
-            if self._settled(job):
-                continue
-            missing = [key for key in job.keys if (key.kind, job.record.id) not in taken]
-            if missing:
-                self._missing[job.record.id] = missing
-
-    def to_look_up(self) -> list[Asked]:
-        """List the keys that were not taken: their holders decide."""
-        return [
-            (job.record.tenant, key.kind, key.key)
-            for job in self.jobs
-            for key in self._missing.get(job.record.id, ())
-        ]
+        self._taken |= taken
 
     def held(self, holders: dict[Asked, Holder]) -> None:
-        """Hear who holds what was asked for."""
-        for job in self.jobs:
-            if self._settled(job):
-                continue
-            for key in job.keys:
-                asked = (job.record.tenant, key.kind, key.key)
-                holder = holders.get(asked)
-                if holder is not None and holder.id != job.record.id:
-                    self._lost.setdefault(job.record.id, []).append((key, holder))
+        """Hear who holds what was wanted and not taken.
+
+        A key that was neither taken nor has a holder was freed in between: it is wanted still.
+        """
+        self._holders |= holders
 
     def losers(self) -> list[UUID]:
-        """List jobs that took some keys and lost others: theirs are to be given back."""
-        return list(self._lost)
+        """List jobs that lost a key: those they took are to be given back."""
+        return [job.record.id for job in self.jobs if self._lost(job)]
 
     def winners(self) -> list[NewJob]:
         """List the jobs to insert."""
-        return [
-            job for job in self.jobs if job.record.id not in self._lost and not self._settled(job)
-        ]
+        return [job for job in self.jobs if self.verdict(job) is None]
 
     def verdict(self, job: NewJob) -> Existing | SubmitRefused | None:
         """Tell what a job is instead of a new one; None if it is new."""
         if job.record.id in self._refers:
-            return Existing(self._refers[job.record.id])
-        lost = self._lost.get(job.record.id)
-        if lost:
-            return _judge(job, lost)
-        earlier = self._within.get(job.record.id)
-        if earlier is None:
-            return None
-        digests = {key.kind: key.digest for key in earlier.keys}
-        mine = [
-            (key, Holder(earlier.record.id, digests[key.kind]))
-            for key in job.keys
-            if key.kind in digests
-        ]
-        verdict = self.verdict(earlier)
-        if isinstance(verdict, Existing):
-            mine = [(key, Holder(verdict.id, holder.digest)) for key, holder in mine]
-        return verdict if isinstance(verdict, SubmitRefused) else _judge(job, mine)
+            return self._refers[job.record.id]
+        lost = self._lost(job)
+        return _judge(lost) if lost else None
+
+    def _lost(self, job: NewJob) -> list[tuple[Key, Holder]]:
+        held = ((key, self._holders.get(_asked(job, key))) for key in job.keys)
+        return [(key, holder) for key, holder in held if holder is not None]
+
+
+def _asked(job: NewJob, key: Key) -> Asked:
+    return job.record.tenant, key.kind, key.key
 
 
 def _as_id(text: str | None) -> UUID | None:
@@ -154,7 +126,7 @@ def _as_id(text: str | None) -> UUID | None:
         return None
 
 
-def _judge(job: NewJob, lost: list[tuple[Key, Holder]]) -> Existing | SubmitRefused:
+def _judge(lost: list[tuple[Key, Holder]]) -> Existing | SubmitRefused:
     holders = {holder.id for _, holder in lost}
     if len(holders) > 1:
         names = ", ".join(sorted(KeyKind.of(key.kind) for key, _ in lost))
@@ -165,10 +137,26 @@ def _judge(job: NewJob, lost: list[tuple[Key, Holder]]) -> Existing | SubmitRefu
         )
     for key, holder in lost:
         if key.kind in _BODY_MUST_MATCH and holder.digest != key.digest:
-            code, name = _BODY_MUST_MATCH[key.kind]
-            return SubmitRefused(
-                code=code,
-                message=f"{name} {key.key!r} is taken by a job with another body; use a new one",
-                holder=JobId(holder.id),
-            )
+            return _other_body(key.kind, key.key, holder.id)
     return Existing(JobId(holders.pop()))
+
+
+def _other_body(kind: int, key: str, holder: UUID) -> SubmitRefused:
+    code, name = _BODY_MUST_MATCH[kind]
+    return SubmitRefused(
+        code=code,
+        message=f"{name} {key!r} is taken by a job with another body; use a new one",
+        holder=JobId(holder),
+    )
+
+
+def settle_known(job: NewJob, known: Job, first: LoggedEvent | None) -> SubmitOutcome:
+    """Answer a submit whose internal id is there: its own, whose reply was lost, or another's."""
+    mine = job.event
+    if first and (first.digest, first.request_id) == (mine.digest, mine.request_id):
+        return Submitted(known, created=True)
+    return SubmitRefused(
+        code="key_conflict",
+        message=f"the id {known.id} is taken by another job; mint a new one",
+        holder=known.id,
+    )

@@ -64,39 +64,49 @@ class Base:
 
         return await self._run(work)
 
-    async def _jobs(self, rows: Sequence[Any]) -> list[Job]:
-        """Read job rows, learning first what they name."""
-        await self._learn((row[_POLICY], row[_NEEDS]) for row in rows)
+    async def _jobs(self, rows: Sequence[Any], *, on: Connection | None = None) -> list[Job]:
+        """Read job rows, learning first what they name.
+
+        Inside a transaction that is done `on` its connection: waiting for a second one while the
+        first is held could end in all waiting for each other.
+        """
+        await self._learn(((row[_POLICY], row[_NEEDS]) for row in rows), on=on)
         return [read_job(row, self._seen) for row in rows]
 
-    async def _events(self, rows: Sequence[Any]) -> list[LoggedEvent]:
+    async def _events(
+        self, rows: Sequence[Any], *, on: Connection | None = None
+    ) -> list[LoggedEvent]:
         """Read event rows, learning first what they name."""
         first = EventType.CREATED.code
-        await self._learn(created_keys(row[_DATA]) for row in rows if row[_TYPE] == first)
+        await self._learn((created_keys(row[_DATA]) for row in rows if row[_TYPE] == first), on=on)
         return [read_event(row, self._seen) for row in rows]
 
     async def _learn_created(self, texts: Iterable[str]) -> None:
         """Learn what first events name, read through their text once."""
         await self._learn([created_keys(text) for text in texts if text not in self._seen.created])
 
-    async def _learn(self, named: Iterable[tuple[int, int]]) -> None:
+    async def _learn(
+        self, named: Iterable[tuple[int, int]], *, on: Connection | None = None
+    ) -> None:
         unknown = {pair for pair in named if self._seen.missing(*pair)}
         if not unknown:
             return
-        await self._learn_policies({policy for policy, _ in unknown})
+        policies = [policy for policy, _ in unknown if policy not in self._seen.policies]
+        for key, body in await self._look("policies", policies, on=on):
+            self._seen.policies[key] = read_policy(body)
         if any(needs not in self._seen.needs for _, needs in unknown):
-            await self._learn_needs()
+            await self._learn_needs(on=on)
 
-    async def _learn_policies(self, keys: set[int]) -> None:
-        missing = [key for key in keys if key not in self._seen.policies]
-        if missing:
-            for key, body in await self._fetch("policies", missing):
-                self._seen.policies[key] = read_policy(body)
-
-    async def _learn_needs(self) -> None:
-        for key, body in await self._fetch("needs"):
+    async def _learn_needs(self, *, on: Connection | None = None) -> None:
+        for key, body in await self._look("needs", on=on):
             self._seen.needs[key] = frozenset(msgspec.json.decode(body))
         self._needs_at = asyncio.get_running_loop().time()
+
+    async def _look(self, name: str, *args: Any, on: Connection | None) -> list[Any]:
+        if on is None:
+            return await self._fetch(name, *args)
+        rows: list[Any] = await on.fetch(self._sql[name], *args)
+        return rows
 
     async def _known_needs(self) -> dict[int, frozenset[str]]:
         """The sets of needs in use, at most a second old."""

@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
+import asyncpg
+
+from holdfast.errors import LeaseConflictError, RequestIdReused
+from holdfast.lifecycle.job import JobId
+from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.policy import needs_key
 from holdfast.lifecycle.states import Priority
-from holdfast.ports import ClaimRequest
+from holdfast.ports import Claimed, ClaimRequest
+from holdfast.stores.columns import claimed_job, read_created_text, read_job
 from holdfast.stores.fit import fit
-from holdfast.stores.postgres.connections import Connection
-from holdfast.stores.ranges import Range
+from holdfast.stores.law import AGEING
+from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.postgres.submitting import Submitting
+from holdfast.stores.postgres.wake import WakeUp
+from holdfast.stores.ranges import Range, ranges, servable, windows
 from holdfast.stores.text import blocks
 
 PACKAGE = "holdfast.stores.postgres"
@@ -41,6 +50,19 @@ def claim_sql(width: int) -> str:
         )
         text = text.replace(word, arms)
     return sql["claim"].replace(":picked", text)
+
+
+@cache
+def firsts_sql(width: int) -> str:
+    """Write the question which of so many ranges have a due job."""
+    sql = blocks(PACKAGE)
+    arms = " UNION ALL ".join(
+        f"({sql['claim_first'].replace(':arm', str(arm))}\n)" for arm in range(1, width + 1)
+    )
+    # The same ranges as in the claim, which has three parameters before them.
+    for number in range(4, 9):
+        arms = arms.replace(f"(${number}::", f"(${number - 3}::")
+    return sql["claim_firsts"].replace(":firsts", arms)
 
 
 @cache
@@ -93,11 +115,15 @@ def range_arrays(ranges: Sequence[Range], starts: Sequence[int], width: int) -> 
     ]
 
 
+def _width(ranges: Sequence[Range]) -> int:
+    return next(width for width in WIDTHS if width >= len(ranges))
+
+
 async def claim_ranges(
     connection: Connection, request: ClaimRequest, ranges: Sequence[Range], starts: Sequence[int]
 ) -> list[Any]:
     """Claim from ranges in one statement."""
-    width = next(width for width in WIDTHS if width >= len(ranges))
+    width = _width(ranges)
     rows: list[Any] = await connection.fetch(
         claim_sql(width),
         request.request_id,
@@ -133,3 +159,116 @@ async def claim_fitting(
             [nearest[i][1] for i in chosen],
         )
         return rows
+
+
+async def claim_greedily(
+    connection: Connection, request: ClaimRequest, heads: Sequence[Range]
+) -> list[Any]:
+    """Claim from whatever range has an unlocked due job, when the merge gave its share to others.
+
+    Locks more than it takes; so it is only asked when a claim came back empty.
+    """
+    sql = blocks(PACKAGE)
+    async with connection.transaction():
+        for one in heads:
+            rows = await connection.fetch(
+                sql["fitting"], one.queue, one.needs, one.priority, one.ageing, request.limit
+            )
+            if rows:
+                taken: list[Any] = await connection.fetch(
+                    claim_ids_sql(),
+                    request.request_id,
+                    request.limit,
+                    request.owner,
+                    [row[1] for row in rows],
+                )
+                return taken
+    return []
+
+
+class Claiming(Submitting):
+    """The half of the store that gives jobs out."""
+
+    def __init__(self, connections: Connections, wake: WakeUp) -> None:
+        """Begin at the beginning of every range."""
+        super().__init__(connections, wake)
+        self._cursors = Cursors()
+        self._turn = 0
+        self._heard = 0
+        """The number of the last hint that came before the last claim."""
+
+    async def wake_up(self, queues: Sequence[str], *, limit_seconds: float) -> bool:
+        """Wait until work may have come since the last claim, or the limit."""
+        return await self._wake.wait(queues, limit_seconds, since=self._heard)
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        """Give due jobs to an owner under lease."""
+        check_text(request.owner, "owner", limit=200)
+        check_text(request.request_id, "request_id")
+        self._heard = self._wake.number
+        needs = servable(await self._known_needs(), request.capabilities)
+        self._turn += 1
+        for wanted in windows(ranges(request.queues, needs), self._turn):
+            rows = await self._claim_some(request, wanted)
+            if rows:
+                jobs = await self._claimed(rows, request.owner)
+                self._cursors.learn(jobs, request.limit, AGEING)
+                return jobs
+        self._cursors.learn([], request.limit, AGEING)
+        return await self._repeated_claim(request) or []
+
+    async def _claim_some(self, request: ClaimRequest, wanted: Sequence[Range]) -> list[Any]:
+        """Claim from a window of ranges; nothing if the request took something before."""
+        starts = self._cursors.starts(wanted)
+
+        async def work(connection: Connection, tries: int) -> list[Any]:
+            if request.capacity is not None:
+                return await claim_fitting(connection, request, wanted)
+            rows = await claim_ranges(connection, request, wanted, starts)
+            heads = [] if rows else await heads_of(connection, request, wanted)
+            return rows or (await claim_greedily(connection, request, heads) if heads else [])
+
+        try:
+            return await self._run(work, keep=(asyncpg.UniqueViolationError,))
+        except asyncpg.UniqueViolationError:
+            return []
+
+    async def _claimed(self, rows: Sequence[Any], owner: str) -> list[Claimed]:
+        await self._learn_created(row[1] for row in rows)
+        return [claimed_job(row, JobId(row[0]), owner, self._seen) for row in rows]
+
+    async def _repeated_claim(self, request: ClaimRequest) -> list[Claimed] | None:
+        """Answer a request that took something before; None if it never did."""
+        rows = await self._fetch("claim_of", request.request_id)
+        if not rows:
+            return None
+        if rows[0][0] != request.owner:
+            raise RequestIdReused(
+                f"claim request {request.request_id!r} was made by {rows[0][0]}; use a new one"
+            )
+        held = [row for row in rows if row[1]]
+        if not held:
+            raise LeaseConflictError(
+                f"claim request {request.request_id!r} was answered before, and nothing of it is "
+                "held any more; claim with a new request_id"
+            )
+        await self._learn_created(row[3] for row in held)
+        return [
+            Claimed(
+                job=read_job(row[6:], self._seen),
+                created=read_created_text(row[3], self._seen),
+                body=None if row[4] is None else row[4].encode(),
+                correlation_id=row[5],
+            )
+            for row in held
+        ]
+
+
+async def heads_of(
+    connection: Connection, request: ClaimRequest, wanted: Sequence[Range]
+) -> list[Range]:
+    """Tell which ranges have a due job, locked or not."""
+    width = _width(wanted)
+    starts = [NOWHERE] * len(wanted)
+    rows = await connection.fetch(firsts_sql(width), *range_arrays(wanted, starts, width))
+    return [wanted[row[0] - 1] for row in rows]

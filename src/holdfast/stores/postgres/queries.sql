@@ -62,10 +62,6 @@ CROSS JOIN LATERAL (
 -- Give back what a losing submit took in this transaction.
 DELETE FROM keys WHERE id = ANY ($1::uuid[])
 
--- name: known_ids
--- Which of these ids exist: settles a submit whose reply was lost.
-SELECT id FROM jobs WHERE id = ANY ($1::uuid[])
-
 -- name: claim_first
 -- The head of one range (a queue, a set of needs, a class); a paused queue's ranges are empty.
 SELECT :arm AS arm FROM (
@@ -77,6 +73,11 @@ SELECT :arm AS arm FROM (
         AND NOT EXISTS (
             SELECT 1 FROM queues WHERE name = ($4::text[])[:arm] AND paused_at IS NOT NULL)
     ORDER BY claim_order, id LIMIT 1) AS first_:arm
+
+-- name: claim_firsts
+-- Which ranges have a due job: asked when a claim came back empty, because others held its heads.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS now)
+SELECT arm FROM (:firsts) AS firsts ORDER BY arm
 
 -- name: claim_head
 -- The same range in its order, read without locks.
@@ -321,7 +322,8 @@ ON CONFLICT DO NOTHING
 -- name: claim_of
 -- What a claim request took, with how it stands now.
 SELECT c.owner,
-    j.owner = c.owner AND j.attempt = e.attempt AND j.lease_expires_at > holdfast_now() AS current,
+    j.owner = c.owner AND j.attempt = e.attempt AND j.lease_expires_at > holdfast_now()
+        AND j.epoch = (SELECT value::integer FROM meta WHERE key = 'epoch') AS current,
     j.id, r.data, r.body, r.correlation_id, {{columns.jobs.j}}
 FROM claims AS c
 CROSS JOIN LATERAL unnest(c.ids) AS k(id)
@@ -347,7 +349,8 @@ SELECT id FROM keys WHERE tenant = $1 AND kind = $2 AND key = $3
 
 -- name: look_up_id
 -- A job by the text of its internal id, which is its job_id unless one was given.
-SELECT id FROM jobs WHERE id = $1 AND tenant = $2
+SELECT j.id, (SELECT digest FROM events AS e WHERE e.id = j.id AND e.rev = 1)
+FROM jobs AS j WHERE j.id = $1 AND j.tenant = $2
 
 -- name: events
 -- One job's events after a revision, heartbeats among them.
@@ -387,15 +390,16 @@ SELECT txid_snapshot_xmin(txid_current_snapshot()), txid_snapshot_xmax(txid_curr
 SELECT min(xid) FROM events WHERE xid >= $1 AND xid < $2
 
 -- name: due_wakes
--- Jobs whose deadline, timeout or wait has run out.
+-- Jobs whose deadline, time to start or wait has run out.
 SELECT {{columns.jobs}} FROM jobs WHERE wake_at <= $1 ORDER BY wake_at LIMIT $2
 
 -- name: due_claims
 -- Claims of which a lease may have passed, or which were made before a restore.
-SELECT request_id, ids, at FROM claims WHERE expires_at <= $1
-UNION
-SELECT request_id, ids, at FROM claims WHERE epoch < $2
-LIMIT $3
+SELECT request_id, ids, at FROM (
+    SELECT request_id, ids, at, expires_at FROM claims WHERE expires_at <= $1
+    UNION
+    SELECT request_id, ids, at, expires_at FROM claims WHERE epoch < $2) AS c
+ORDER BY expires_at LIMIT $3
 
 -- name: due_leases
 -- Of those, the jobs still held: what has passed, and when the rest will.

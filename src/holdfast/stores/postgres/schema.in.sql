@@ -84,9 +84,11 @@ CREATE TABLE jobs (
     error_code text,
     result_ptr text,
     claim_order bigint GENERATED ALWAYS AS ({{law.claim_order}}) STORED,
+    -- A running job past its timeout is its owner's to kill; if that fell silent, a lease passes.
     wake_at bigint GENERATED ALWAYS AS (
         CASE WHEN finished_at IS NULL THEN
-            least(deadline_at, timeout_at, CASE state WHEN {{state.waiting}} THEN run_at END)
+            least(deadline_at, CASE state WHEN {{state.claimed}} THEN timeout_at
+                WHEN {{state.waiting}} THEN run_at END)
         END) STORED,
 {{law.job_checks}}
 ) WITH (fillfactor = 50);

@@ -87,9 +87,11 @@ CREATE TABLE jobs (
     error_code text,
     result_ptr text,
     claim_order bigint GENERATED ALWAYS AS (CASE WHEN state IN (2, 6, 7) AND held_by IS NULL THEN run_at + CASE priority WHEN 1 THEN 0 WHEN 2 THEN 300000000 WHEN 3 THEN 1800000000 END END) STORED,
+    -- A running job past its timeout is its owner's to kill; if that fell silent, a lease passes.
     wake_at bigint GENERATED ALWAYS AS (
         CASE WHEN finished_at IS NULL THEN
-            least(deadline_at, timeout_at, CASE state WHEN 5 THEN run_at END)
+            least(deadline_at, CASE state WHEN 3 THEN timeout_at
+                WHEN 5 THEN run_at END)
         END) STORED,
     CONSTRAINT state_known CHECK (state IN (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)),
     CONSTRAINT owner_by_state CHECK ((owner IS NOT NULL) = (state IN (3, 4))),

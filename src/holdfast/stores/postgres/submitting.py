@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 from uuid import UUID
 
 import asyncpg
 
-from holdfast.lifecycle.job import Key, NewJob
+from holdfast.errors import LawBroken
+from holdfast.lifecycle.job import Job, JobId, Key, NewJob
+from holdfast.ports import SubmitOutcome, SubmitRefused, Submitted
+from holdfast.stores.batch import stamp
 from holdfast.stores.postgres.arrays import submit_arrays
-from holdfast.stores.postgres.connections import Connection
-from holdfast.stores.submitting import Holder, Plan
+from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.postgres.reading import Reading
+from holdfast.stores.postgres.wake import WakeUp
+from holdfast.stores.submitting import Existing, Holder, Plan, settle_known
 
 Sql: TypeAlias = dict[str, str]
+
+
+DATA_ERRORS = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.exceptions.UntranslatableCharacterError,
+    asyncpg.ProgramLimitExceededError,
+    OverflowError,
+    # A lone surrogate, which no encoder of ours or of the driver's writes.
+    UnicodeEncodeError,
+)
+"""What one bad row causes: the batch is bisected and the culprit alone refused."""
+KEY_TRIES = 8
+"""How often keys that change hands meanwhile are tried before the whole submit is."""
 
 
 async def insert_jobs(connection: Connection, sql: Sql, jobs: Sequence[NewJob]) -> int:
@@ -22,27 +41,26 @@ async def insert_jobs(connection: Connection, sql: Sql, jobs: Sequence[NewJob]) 
     return now
 
 
-async def known_ids(connection: Connection, sql: Sql, jobs: Sequence[NewJob]) -> set[UUID]:
-    """Tell which of these jobs are there already: their first reply was lost."""
-    rows = await connection.fetch(sql["known_ids"], [job.record.id for job in jobs])
-    return {row[0] for row in rows}
-
-
 async def take_keys(connection: Connection, sql: Sql, plan: Plan) -> None:
     """Take the keys of all jobs, and settle who holds those that were taken.
 
     A key that another transaction is just inserting makes this one wait for its end; the look at
-    the holder is a statement of its own, so that it sees what that transaction committed.
+    the holder is a statement of its own, so that it sees what that transaction committed. A holder
+    that ends between the two leaves a key that nobody has: then it is tried again.
     """
-    wanted = plan.wanted()
-    if not wanted:
-        return
-    taken = await connection.fetch(sql["submit_keys"], *_key_columns(wanted))
-    plan.took({(row[0], row[1]) for row in taken})
-    asked = plan.to_look_up()
-    if asked:
-        rows = await connection.fetch(sql["held_keys"], *_asked_columns(asked))
-        plan.held({asked[row[0] - 1]: Holder(row[1], row[2]) for row in rows})
+    for _ in range(KEY_TRIES):
+        wanted = plan.wanted()
+        if not wanted:
+            break
+        taken = await connection.fetch(sql["submit_keys"], *_key_columns(wanted))
+        plan.took({(row[0], row[1]) for row in taken})
+        asked = [(tenant, key.kind, key.key) for tenant, key, _ in plan.wanted()]
+        if asked:
+            rows = await connection.fetch(sql["held_keys"], *_asked_columns(asked))
+            plan.held({asked[row[0] - 1]: Holder(row[1], row[2]) for row in rows})
+    else:
+        # Retried whole, like any conflict that PostgreSQL itself reports.
+        raise asyncpg.SerializationError("a key changed hands again and again")
     losers = plan.losers()
     if losers:
         await connection.execute(sql["drop_keys"], losers)
@@ -65,13 +83,118 @@ def _asked_columns(asked: Sequence[tuple[str, int, str]]) -> list[list[Any]]:
     return [list(column) for column in zip(*asked, strict=True)]
 
 
-DATA_ERRORS = (
-    asyncpg.DataError,
-    asyncpg.IntegrityConstraintViolationError,
-    asyncpg.exceptions.UntranslatableCharacterError,
-    asyncpg.ProgramLimitExceededError,
-    OverflowError,
-    # A lone surrogate, which no encoder of ours or of the driver's writes.
-    UnicodeEncodeError,
-)
-"""What one bad row causes: the batch is bisected and the culprit alone refused."""
+class Submitting(Reading):
+    """The half of the store that takes jobs in."""
+
+    def __init__(self, connections: Connections, wake: WakeUp) -> None:
+        """Take the connections, and whom to tell of new work."""
+        super().__init__(connections)
+        self._wake = wake
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
+        """Insert decided jobs with their first events and keys."""
+        if not jobs:
+            return []
+        await self._remember(jobs)
+        # Once each: a caller that sends again may meet its first try in the same batch.
+        outcomes = await self._submit_some(list({job.record.id: job for job in jobs}.values()))
+        self._wake.tell({job.record.queue for job in jobs})
+        return [outcomes[job.record.id] for job in jobs]
+
+    async def _submit_some(
+        self, jobs: Sequence[NewJob], *, settle: bool = False
+    ) -> dict[JobId, SubmitOutcome]:
+        try:
+            return await self._run(self._submitter(jobs, settle=settle), keep=DATA_ERRORS)
+        except DATA_ERRORS as error:
+            if isinstance(error, asyncpg.UniqueViolationError) and not settle:
+                # An earlier try, given up for lost, has committed after all.
+                return await self._submit_some(jobs, settle=True)
+            if len(jobs) == 1:
+                return {jobs[0].record.id: _refused(error)}
+        half = len(jobs) // 2
+        first = await self._submit_some(jobs[:half], settle=settle)
+        return first | await self._submit_some(jobs[half:], settle=settle)
+
+    def _submitter(self, jobs: Sequence[NewJob], *, settle: bool = False) -> Any:
+        plain = not settle and not any(job.keys for job in jobs)
+
+        async def work(connection: Connection, tries: int) -> dict[JobId, SubmitOutcome]:
+            if plain and not tries:
+                now = await insert_jobs(connection, self._sql, jobs)
+                return {job.record.id: _submitted(job, now) for job in jobs}
+            async with connection.transaction():
+                return await self._submit_with_keys(connection, jobs)
+
+        return work
+
+    async def _submit_with_keys(
+        self, connection: Connection, jobs: Sequence[NewJob]
+    ) -> dict[JobId, SubmitOutcome]:
+        outcomes = await self._settle_known(connection, jobs)
+        waiting = [job for job in jobs if job.record.id not in outcomes]
+        while waiting:
+            plan = Plan(waiting)
+            await self._point_to_ids(connection, plan)
+            await take_keys(connection, self._sql, plan)
+            outcomes |= await self._insert_planned(connection, plan)
+            waiting = plan.later
+        return outcomes
+
+    async def _settle_known(
+        self, connection: Connection, jobs: Sequence[NewJob]
+    ) -> dict[JobId, SubmitOutcome]:
+        """Answer submits whose ids are there already: their first reply was lost."""
+        ids = [job.record.id for job in jobs]
+        rows = await connection.fetch(self._sql["get"], ids)
+        if not rows:
+            return {}
+        known = {job.id: job for job in await self._jobs(rows, on=connection)}
+        found = await connection.fetch(self._sql["event_at"], list(known), [1] * len(known))
+        first = {event.id: event for event in await self._events(found, on=connection)}
+        return {
+            job.record.id: settle_known(job, known[job.record.id], first.get(job.record.id))
+            for job in jobs
+            if job.record.id in known
+        }
+
+    async def _point_to_ids(self, connection: Connection, plan: Plan) -> None:
+        """Let a job_id that is the text of an internal id refer to that job (A1)."""
+        for job, id_ in plan.as_ids():
+            row = await connection.fetchrow(self._sql["look_up_id"], id_, job.record.tenant)
+            if row is not None:
+                plan.refers(job, row[0], row[1])
+
+    async def _insert_planned(
+        self, connection: Connection, plan: Plan
+    ) -> dict[JobId, SubmitOutcome]:
+        new = plan.winners()
+        now = await insert_jobs(connection, self._sql, new) if new else 0
+        verdicts = {job.record.id: plan.verdict(job) for job in plan.jobs}
+        existing = [verdict.id for verdict in verdicts.values() if isinstance(verdict, Existing)]
+        rows = await connection.fetch(self._sql["get"], existing) if existing else []
+        found = {job.id: job for job in await self._jobs(rows, on=connection)}
+        return {job.record.id: _outcome(job, verdicts[job.record.id], found, now)
+                for job in plan.jobs}  # fmt: skip
+
+
+def _refused(error: BaseException) -> SubmitRefused:
+    return SubmitRefused(code="bad_data", message=f"PostgreSQL refused it: {error}")
+
+
+def _submitted(job: NewJob, now: int) -> Submitted:
+    return Submitted(stamp(job.record, now, 0), created=True)
+
+
+def _outcome(
+    job: NewJob, verdict: Existing | SubmitRefused | None, found: Mapping[JobId, Job], now: int
+) -> SubmitOutcome:
+    match verdict:
+        case None:
+            return _submitted(job, now)
+        case Existing(id=holder):
+            if holder not in found:
+                raise LawBroken(f"a key of tenant {job.record.tenant!r} belongs to no job {holder}")
+            return Submitted(found[holder], created=False)
+        case refused:
+            return refused

@@ -39,6 +39,9 @@ class WakeUp:
         self._sending: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._sender: Any = None
+        self.number = 0
+        """Of the last hint."""
+        self._hints: dict[str, int] = {}
         self._live = False
         self._live_since = 0.0
         self._heard = False
@@ -63,8 +66,10 @@ class WakeUp:
         if self._outbox and (self._sending is None or self._sending.done()):
             self._sending = asyncio.create_task(self._send())
 
-    async def wait(self, queues: Sequence[str], limit_seconds: float) -> bool:
-        """Wait for a hint about one of these queues."""
+    async def wait(self, queues: Sequence[str], limit_seconds: float, *, since: int) -> bool:
+        """Wait for a hint about one of these queues that is newer than number `since`."""
+        if any(self._hints.get(queue, 0) > since for queue in queues):
+            return True
         if self._url is not None and (self._listening is None or self._listening.done()):
             self._listening = asyncio.create_task(self._listen())
         event = asyncio.Event()
@@ -82,6 +87,8 @@ class WakeUp:
         return True
 
     def _wake(self, queues: set[str]) -> None:
+        self.number += 1
+        self._hints.update(dict.fromkeys(queues, self.number))
         for event, wanted in self._waiters.items():
             if wanted & queues:
                 event.set()

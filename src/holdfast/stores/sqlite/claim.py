@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any
 
@@ -17,7 +17,7 @@ from holdfast.lifecycle.states import EventType, State
 from holdfast.ports import Claimed, ClaimRequest
 from holdfast.stores.columns import claimed_job, facts_text, read_created_text
 from holdfast.stores.fit import fit
-from holdfast.stores.ranges import Range, ranges, servable, window
+from holdfast.stores.ranges import MOST_RANGES, Range, ranges, servable, windows
 from holdfast.stores.sqlite.rows import Row
 from holdfast.stores.sqlite.session import fragment, job_id
 from holdfast.stores.sqlite.turn import Turn
@@ -27,13 +27,12 @@ EVER = 2**62
 
 
 class Claims:
-    """What a store remembers from claim to claim: sets of needs, and whose turn it is."""
+    """What a store remembers from claim to claim: the sets of needs that were ever committed."""
 
     def __init__(self) -> None:
         """Know only of "no needs"."""
         self._needs: dict[int, frozenset[str]] = {}
         self._position = 0
-        self._turn = 0
 
     def claim(self, turn: Turn, request: ClaimRequest) -> list[Claimed]:
         """Give up to `limit` due jobs to `owner`."""
@@ -45,13 +44,17 @@ class Claims:
 
     def _ranges(self, turn: Turn, request: ClaimRequest) -> list[Range]:
         """List the ranges that this worker can serve and that are not paused."""
-        for position, key, body in turn.rows("needs", (self._position,)):
-            self._needs[key] = frozenset(msgspec.json.decode(body))
-            self._position = position
+        needs, rows = self._needs, turn.rows("needs", (self._position,))
+        if rows:
+            needs = needs | {key: frozenset(msgspec.json.decode(body)) for _, key, body in rows}
+            # Not before they are there for good: a rollback gives their positions to others.
+            turn.after_commit.append(partial(self._learn, needs, rows[-1][0]))
         paused = {name for (name,) in turn.rows("paused")}
         queues = [queue for queue in request.queues if queue not in paused]
-        self._turn += 1
-        return window(ranges(queues, servable(self._needs, request.capabilities)), self._turn)
+        return ranges(queues, servable(needs, request.capabilities))
+
+    def _learn(self, needs: dict[int, frozenset[str]], position: int) -> None:
+        self._needs, self._position = needs, position
 
 
 @cache
@@ -64,16 +67,24 @@ def _pick(turn: Turn, request: ClaimRequest, wanted: Sequence[Range]) -> list[Ro
     """Read what is due, in order: as many as are wanted, or as fit within the look-ahead."""
     if not wanted or request.limit < 1:
         return []
-    arguments: list[Any] = []
-    for queue, needs, priority, ageing in wanted:
-        arguments += (queue, needs, priority, turn.now + ageing)
     limit = request.limit if request.capacity is None else request.lookahead
-    sql = _pick_sql(len(wanted))
-    rows: list[Row] = turn.connection.execute(sql, [*arguments, limit]).fetchall()
+    rows: list[Row] = []
+    for some in windows(wanted, 0):
+        rows += _read(turn, some, limit)
+    if len(wanted) > MOST_RANGES:
+        # Every window was read, so that the order is that of all, however many there are.
+        rows = sorted(rows, key=_ORDER)[:limit]
     if request.capacity is None:
         return rows
     chosen = fit([(row[-2], row[-1]) for row in rows], request.capacity, request.limit)
     return [rows[i] for i in chosen]
+
+
+def _read(turn: Turn, some: Sequence[Range], limit: int) -> list[Row]:
+    arguments: list[Any] = []
+    for queue, needs, priority, ageing in some:
+        arguments += (queue, needs, priority, turn.now + ageing)
+    return turn.connection.execute(_pick_sql(len(some)), [*arguments, limit]).fetchall()
 
 
 def _take(turn: Turn, request: ClaimRequest, rows: Sequence[Row]) -> list[Claimed]:
@@ -115,6 +126,8 @@ def _take(turn: Turn, request: ClaimRequest, rows: Sequence[Row]) -> list[Claime
 
 _COUNTED = itemgetter(8, 15, 16)
 """State, tenant and queue of a picked row."""
+_ORDER = itemgetter(17, 0)
+"""Its place in the order of claims."""
 
 
 def _claimed(turn: Turn, row: Row, owner: str) -> Claimed:

@@ -33,17 +33,21 @@ def due_wakes(session: Session, now: int, limit: int) -> Due | None:
     current = epoch(session)
     if session.rows("due_claims", (now, current, 1)):
         return None
-    return Due(now=now, epoch=current, jobs=session.jobs("due_wakes", (now, limit)))
+    jobs = session.jobs("due_wakes", (now, limit))
+    return Due(now=now, epoch=current, jobs=jobs, more=len(jobs) == limit)
 
 
 def due(turn: Turn, limit: int) -> Due:
     """List the same and jobs whose lease has passed; tidy up the claims that were looked at."""
     found = {job.id: job for job in turn.jobs("due_wakes", (turn.now, limit))}
-    for request_id, ids, at in turn.rows("due_claims", (turn.now, turn.epoch, limit)):
+    claims = turn.rows("due_claims", (turn.now, turn.epoch, limit))
+    more = limit in (len(found), len(claims))
+    for request_id, ids, at in claims:
         held = [job for id_ in split_ids(ids) for job in turn.jobs("due_leases", (id_,))]
         _tidy_claim(turn, request_id, at, held)
         found |= {job.id: job for job in held if _is_lost(turn, job)}
-    return Due(now=turn.now, epoch=turn.epoch, jobs=oldest_first(found.values(), limit))
+    jobs = oldest_first(found.values(), limit)
+    return Due(now=turn.now, epoch=turn.epoch, jobs=jobs, more=more or len(found) > limit)
 
 
 def _is_lost(turn: Turn, job: Job) -> bool:

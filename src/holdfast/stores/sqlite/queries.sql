@@ -64,7 +64,7 @@ WHERE queue = ? AND needs = ? AND priority = ? AND claim_order <= ?
 -- rows beyond the limit; what a submit fixed comes along from the first event.
 SELECT j.id, e.data, e.body, e.correlation_id, j.rev, j.attempt, j.failures, j.releases, j.state,
     j.policy, j.run_at, j.deadline_at, j.created_at, j.updated_at, j.signals, j.tenant, j.queue,
-    j.cpus, j.memory_mb
+    p.claim_order, j.cpus, j.memory_mb
 FROM (:arms ORDER BY claim_order, id LIMIT ?) AS p
 CROSS JOIN jobs AS j ON j.id = p.id
 CROSS JOIN events AS e ON e.id = p.id AND e.rev = 1
@@ -246,15 +246,16 @@ WHERE e.at >= ? AND e.at < ? ORDER BY e.at, e.id, e.rev LIMIT ?
 SELECT position, {{columns.events}} FROM events WHERE position > ? ORDER BY position LIMIT ?
 
 -- name: due_wakes
--- Jobs whose deadline, timeout or wait has run out.
+-- Jobs whose deadline, time to start or wait has run out.
 SELECT {{columns.jobs}} FROM jobs WHERE wake_at <= ? ORDER BY wake_at LIMIT ?
 
 -- name: due_claims
 -- Claims of which a lease may have passed, or which were made before a restore.
-SELECT request_id, ids, at FROM claims WHERE expires_at <= ?1
-UNION
-SELECT request_id, ids, at FROM claims WHERE epoch < ?2
-LIMIT ?3
+SELECT request_id, ids, at FROM (
+    SELECT request_id, ids, at, expires_at FROM claims WHERE expires_at <= ?1
+    UNION
+    SELECT request_id, ids, at, expires_at FROM claims WHERE epoch < ?2) AS c
+ORDER BY expires_at LIMIT ?3
 
 -- name: due_leases
 -- A job of those, if it is still held.

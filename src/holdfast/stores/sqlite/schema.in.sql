@@ -70,11 +70,13 @@ CREATE TABLE jobs (
     error_code TEXT,
     result_ptr TEXT,
     claim_order INTEGER AS ({{law.sqlite.claim_order}}) VIRTUAL,
+    -- A running job past its timeout is its owner's to kill; if that fell silent, a lease passes.
     -- min() of a NULL is NULL here, so what is not there counts as the end of time.
     wake_at INTEGER AS (
         CASE WHEN finished_at IS NULL THEN nullif(min(
-            coalesce(deadline_at, 9223372036854775807), coalesce(timeout_at, 9223372036854775807),
-            coalesce(CASE state WHEN {{state.waiting}} THEN run_at END, 9223372036854775807)
+            coalesce(deadline_at, 9223372036854775807),
+            coalesce(CASE state WHEN {{state.claimed}} THEN timeout_at
+                WHEN {{state.waiting}} THEN run_at END, 9223372036854775807)
         ), 9223372036854775807) END) VIRTUAL,
     CONSTRAINT id_is_uuid CHECK (length(id) = 16),
 {{law.sqlite.job_checks}}

@@ -73,11 +73,13 @@ CREATE TABLE jobs (
     error_code TEXT,
     result_ptr TEXT,
     claim_order INTEGER AS (CASE WHEN (196 >> state & 1) AND held_by IS NULL THEN run_at + CASE priority WHEN 1 THEN 0 WHEN 2 THEN 300000000 WHEN 3 THEN 1800000000 END END) VIRTUAL,
+    -- A running job past its timeout is its owner's to kill; if that fell silent, a lease passes.
     -- min() of a NULL is NULL here, so what is not there counts as the end of time.
     wake_at INTEGER AS (
         CASE WHEN finished_at IS NULL THEN nullif(min(
-            coalesce(deadline_at, 9223372036854775807), coalesce(timeout_at, 9223372036854775807),
-            coalesce(CASE state WHEN 5 THEN run_at END, 9223372036854775807)
+            coalesce(deadline_at, 9223372036854775807),
+            coalesce(CASE state WHEN 3 THEN timeout_at
+                WHEN 5 THEN run_at END, 9223372036854775807)
         ), 9223372036854775807) END) VIRTUAL,
     CONSTRAINT id_is_uuid CHECK (length(id) = 16),
     CONSTRAINT state_known CHECK ((16382 >> state & 1)),

@@ -13,7 +13,7 @@ from holdfast.stores.batch import stamp
 from holdfast.stores.sqlite.connections import DATA_ERRORS, translate
 from holdfast.stores.sqlite.rows import event_row, sealed, submit_row
 from holdfast.stores.sqlite.turn import Turn
-from holdfast.stores.submitting import Asked, Existing, Holder, Plan
+from holdfast.stores.submitting import Asked, Existing, Holder, Plan, settle_known
 
 
 def submit(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
@@ -29,11 +29,16 @@ def submit_batch(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
     """Insert a batch of which none is bad or was there before."""
     if not any(job.keys for job in jobs):
         return [Submitted(job, created=True) for job in _insert(turn, jobs)]
-    plan = Plan(jobs)
-    _point_to_ids(turn, plan)
-    _take_keys(turn, plan)
-    made = {job.id: job for job in _insert(turn, plan.winners())}
-    return [_outcome(turn, plan, job, made) for job in jobs]
+    outcomes: dict[JobId, SubmitOutcome] = {}
+    waiting = jobs
+    while waiting:
+        plan = Plan(waiting)
+        _point_to_ids(turn, plan)
+        _take_keys(turn, plan)
+        made = {job.id: job for job in _insert(turn, plan.winners())}
+        outcomes |= {job.record.id: _outcome(turn, plan, job, made) for job in plan.jobs}
+        waiting = plan.later
+    return [outcomes[job.record.id] for job in jobs]
 
 
 def _submit_one(turn: Turn, job: NewJob) -> SubmitOutcome:
@@ -49,16 +54,8 @@ def _submit_one(turn: Turn, job: NewJob) -> SubmitOutcome:
 
 
 def _settle(turn: Turn, job: NewJob, known: Job) -> SubmitOutcome:
-    """Answer a submit whose id is there: it is the same one, and its first reply was lost."""
     first = turn.events("first_event", (job.record.id.bytes,))
-    mine = job.event
-    if any(event.digest == mine.digest and event.request_id == mine.request_id for event in first):
-        return Submitted(known, created=True)
-    return SubmitRefused(
-        code="key_conflict",
-        message=f"the id {known.id} is taken by another job; mint a new one",
-        holder=known.id,
-    )
+    return settle_known(job, known, first[0] if first else None)
 
 
 def _insert(turn: Turn, jobs: Sequence[NewJob]) -> list[Job]:
@@ -82,7 +79,8 @@ def _point_to_ids(turn: Turn, plan: Plan) -> None:
     """Let a job_id that is the text of an internal id refer to that job (A1)."""
     for job, id_ in plan.as_ids():
         if turn.row("look_up_id", (id_.bytes, job.record.tenant)) is not None:
-            plan.refers(job, id_)
+            first = turn.events("first_event", (id_.bytes,))
+            plan.refers(job, id_, first[0].digest if first else None)
 
 
 def _take_keys(turn: Turn, plan: Plan) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
@@ -37,6 +37,8 @@ class Turn(Session):
         self.counts: Counter[tuple[str, str, int]] = Counter()
         self.woken: set[str] = set()
         """Queues that may have got work."""
+        self.after_commit: list[Callable[[], None]] = []
+        """What may be remembered only once this is durable."""
 
     @cached_property
     def epoch(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import apsw
 
-from holdfast.errors import StoreError
+from holdfast.errors import StoreBroken, StoreError
 from holdfast.stores.columns import Dictionary
 from holdfast.stores.sqlite.connections import FATAL, Patience, Place, translate
 from holdfast.stores.sqlite.news import News
@@ -24,6 +25,7 @@ from holdfast.stores.sqlite.turn import Turn, settle_counts
 from holdfast.stores.sqlite.turnstile import Turnstile
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 Action: TypeAlias = Callable[[Turn], Any]
 TOGETHER = 256
 """How many callers share a transaction at most: the first must not wait for the last too long."""
@@ -68,6 +70,9 @@ class Writer:
         self._urgent: deque[Request] = deque()
         self._changed = threading.Condition()
         self._closing = False
+        self._served: list[Request] = []
+        self._stopped: str | None = None
+        """Why nobody is served any more."""
         self._turnstile = None if place.in_memory else Turnstile(place.path)
         self._thread = threading.Thread(
             target=self._serve, name=f"holdfast writer of {place.path}", daemon=True
@@ -93,6 +98,8 @@ class Writer:
         with self._changed:
             if self._closing:
                 raise StoreError("the store is closed")
+            if self._stopped is not None:
+                raise StoreBroken(self._stopped)
             (self._urgent if urgent else self._waiting).append(request)
             self._changed.notify()
         return await future
@@ -110,15 +117,39 @@ class Writer:
             self._changed.notify()
 
     def _serve(self) -> None:
-        while (requests := self._gather()) is not None:
-            if requests:
-                self.news.came(self._transact(requests))
-                _deliver(requests)
-            else:
-                self._look_for_news()
-        self._connection.close()
-        if self._turnstile is not None:
-            self._turnstile.close()
+        try:
+            while (requests := self._gather()) is not None:
+                self._serve_some(requests)
+        except BaseException as error:  # the thread's edge: without it, all would wait for ever
+            log.exception("the writer of %s stopped", self._place.path)
+            self._give_up(error)
+        finally:
+            # Even a connection that cannot be closed must not keep the others from being told.
+            with contextlib.suppress(apsw.Error):
+                self._connection.close()
+            if self._turnstile is not None:
+                self._turnstile.close()
+
+    def _serve_some(self, requests: list[Request]) -> None:
+        self._served = requests
+        if requests:
+            self.news.came(self._transact(requests))
+            _deliver(requests)
+        else:
+            self._look_for_news()
+
+    def _give_up(self, error: BaseException) -> None:
+        """Tell everyone who waits, and whoever comes later, that nobody is served any more."""
+        with self._changed:
+            self._stopped = (
+                f"the writer of {self._place.path} stopped ({error!r}); what it was doing may or "
+                "may not be there: close all stores of the file and open them again"
+            )
+            left = [*self._served, *self._urgent, *self._waiting]
+            self._urgent.clear()
+            self._waiting.clear()
+        _fail(left, StoreBroken(self._stopped))
+        _deliver(left)
 
     def _gather(self) -> list[Request] | None:
         """Take all that waits; nothing when it is time to look for news, None at the end."""
@@ -169,6 +200,9 @@ class Writer:
                 _fail(requests, error)
                 return set()
             return set().union(*(self._transact([request]) for request in requests))
+        for turn in turns:
+            for remember in turn.after_commit:
+                remember()
         return set().union(*(turn.woken for turn in turns))
 
     def _begin(self, patience: Patience) -> None:

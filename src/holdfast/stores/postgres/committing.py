@@ -1,0 +1,155 @@
+"""Commit on PostgreSQL: compare-and-set writes, and the settling of those whose reply was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.identity import mint_request
+from holdfast.lifecycle.job import Change, Job, JobId
+from holdfast.lifecycle.rebase import has_landed
+from holdfast.lifecycle.submit import freed_keys
+from holdfast.ports import Committed, Lost, Outcome, Rejected, SubmitRefused
+from holdfast.stores.batch import STALE, Fold, fold, stamp
+from holdfast.stores.postgres.claiming import Claiming
+from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.postgres.shapes import commit_arrays, commit_sql
+from holdfast.stores.postgres.submitting import DATA_ERRORS
+
+
+class _ChildRefused(Exception):
+    """A job that hangs on a change was refused, and so is the change."""
+
+    def __init__(self, refusal: SubmitRefused) -> None:
+        """Keep why."""
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+class Committing(Claiming):
+    """The half of the store that writes what became of jobs."""
+
+    async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
+        """Write each change where its revision still holds."""
+        if not changes:
+            return []
+        folds, numbers = fold(changes)
+        children = [job for one in folds if not one.ordinary for job in one.submits]
+        if children:
+            await self._remember(children)
+        outcomes = await self._commit_some(folds, mint_request())
+        self._wake.tell(_woken(folds, outcomes))
+        if STALE not in numbers:
+            return [outcomes[number] for number in numbers]
+        current = await self.get([change.id for change in changes])
+        return [
+            Lost(job) if number == STALE else outcomes[number]
+            for number, job in zip(numbers, current, strict=True)
+        ]
+
+    async def _commit_some(self, folds: Sequence[Fold], request_id: str) -> list[Outcome]:
+        try:
+            return await self._run(self._committer(folds, request_id), keep=DATA_ERRORS)
+        except _ChildRefused as error:
+            if len(folds) == 1:
+                return [Rejected(code=error.refusal.code, message=error.refusal.message)]
+        except DATA_ERRORS as error:
+            if len(folds) == 1:
+                return [Rejected(code="law_broken", message=f"PostgreSQL refused it: {error}")]
+        half = len(folds) // 2
+        first = await self._commit_some(folds[:half], request_id)
+        return first + await self._commit_some(folds[half:], request_id)
+
+    def _committer(self, folds: Sequence[Fold], request_id: str) -> Any:
+        frees = {one.id: kinds for one in folds if (kinds := _freed(one))}
+        alone = not frees and not any(
+            one.submits or one.adopts for one in folds if not one.ordinary
+        )
+
+        async def work(connection: Connection, tries: int) -> list[Outcome]:
+            if alone:
+                return await self._write(connection, folds, request_id)
+            async with connection.transaction():
+                outcomes = await self._write(connection, folds, request_id)
+                await self._write_more(connection, folds, outcomes, frees)
+                return outcomes
+
+        return work
+
+    async def _write(
+        self, connection: Connection, folds: Sequence[Fold], request_id: str
+    ) -> list[Outcome]:
+        arrays = commit_arrays(folds, request_id)
+        sql = commit_sql(rest=arrays.rest, beats=arrays.beats)
+        now, hits = await connection.fetchrow(sql, *arrays.arguments)
+        if hits is None:
+            return [Committed(_stamped(one, now)) for one in folds]
+        won = set(hits)
+        missed = [one for one in folds if one.id not in won]
+        settled = await self._settle(connection, missed, request_id)
+        return [
+            Committed(_stamped(one, now)) if one.id in won else settled[one.id] for one in folds
+        ]
+
+    async def _settle(
+        self, connection: Connection, missed: Sequence[Fold], request_id: str
+    ) -> dict[JobId, Outcome]:
+        """Tell of each miss whether its write had landed before, and what stands there now."""
+        rows = await connection.fetch(self._sql["get"], [one.id for one in missed])
+        current = {job.id: job for job in await self._jobs(rows, on=connection)}
+        ids, revs = [one.id for one in missed], [one.last.event.rev for one in missed]
+        found = await connection.fetch(self._sql["event_at"], ids, revs)
+        events = {event.id: event for event in await self._events(found, on=connection)}
+        return {
+            one.id: Committed(current[one.id], repeated=True)
+            if one.id in current
+            and has_landed(one.last, events.get(one.id), batch_request=request_id)
+            else Lost(current.get(one.id))
+            for one in missed
+        }
+
+    async def _write_more(
+        self,
+        connection: Connection,
+        folds: Sequence[Fold],
+        outcomes: Sequence[Outcome],
+        frees: dict[JobId, int],
+    ) -> None:
+        """Write what hangs on accepted changes: freed keys, and the jobs they submit."""
+        accepted = [
+            one
+            for one, outcome in zip(folds, outcomes, strict=True)
+            if isinstance(outcome, Committed) and not outcome.repeated
+        ]
+        freed = [one.id for one in accepted if one.id in frees]
+        if freed:
+            masks = [frees[id_] for id_ in freed]
+            await connection.execute(self._sql["free_keys"], freed, masks)
+        adopted = [one.id for one in accepted if one.adopts]
+        if adopted:
+            await connection.execute(self._sql["add_claims"], adopted)
+        children = [job for one in accepted for job in one.submits]
+        if children:
+            for outcome in (await self._submit_with_keys(connection, children)).values():
+                if isinstance(outcome, SubmitRefused):
+                    raise _ChildRefused(outcome)
+
+
+def _freed(one: Fold) -> int:
+    before = one.changes[0].record
+    return freed_keys(before, one.last.next) if before.key_kinds else 0
+
+
+def _stamped(one: Fold, now: int) -> Job:
+    floor: Any = one.changes[0].record.updated_at
+    return stamp(one.changes[-1].next, now, floor)
+
+
+def _woken(folds: Sequence[Fold], outcomes: Sequence[Outcome]) -> set[str]:
+    """Name the queues in which these writes made a job claimable."""
+    woken = {
+        one.last.next.queue
+        for one, outcome in zip(folds, outcomes, strict=True)
+        if not one.ordinary and isinstance(outcome, Committed) and one.last.next.claimable
+    }
+    return woken | {job.record.queue for one in folds if not one.ordinary for job in one.submits}

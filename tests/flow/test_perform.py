@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.errors import (
     LeaseConflictError,
@@ -19,8 +20,9 @@ from holdfast.identity import mint_id, mint_request
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Actor, Change, Job
 from holdfast.lifecycle.rebase import REBASES
-from holdfast.lifecycle.states import Role, State
+from holdfast.lifecycle.states import Cancel, Role, State
 from holdfast.lifecycle.submit import Submission, submit
+from holdfast.lifecycle.times import After
 from holdfast.ports import ClaimRequest, Outcome, Store, Submitted
 
 PEOPLE = Actor(Role.CONTROL, "ada")
@@ -175,6 +177,66 @@ async def test_a_request_id_for_something_else_is_refused(store: Store, other: c
     with pytest.raises(RequestIdReused):
         await perform(store, job.id, other)
     assert len(await store.events(job.id)) == 2
+
+
+LATER = 2_000_000_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("command", "other"),
+    [
+        (c.SignalJob(actor=PEOPLE, name="approve"), c.SignalJob(actor=PEOPLE, name="reject")),
+        (c.Hold(actor=PEOPLE, hold="a"), c.Hold(actor=PEOPLE, hold="b")),
+        (
+            c.Reschedule(actor=PEOPLE, run_at=LATER),
+            c.Reschedule(actor=PEOPLE, run_at=LATER + 1),
+        ),
+        (
+            c.Reschedule(actor=PEOPLE, run_at=After(5)),
+            c.Reschedule(actor=PEOPLE, run_at=After(6)),
+        ),
+        (c.Deny(actor=SCHEDULER, rule="a"), c.Deny(actor=SCHEDULER, rule="b")),
+    ],
+    ids=["signal", "hold", "instant", "span", "rule"],
+)
+async def test_a_request_id_stands_for_every_word_of_its_command(
+    store: Store, command: c.Command, other: c.Command
+) -> None:
+    job = await submitted(store)
+    command, other = (replace(one, request_id="r-1") for one in (command, other))
+    first = await perform(store, job.id, command)
+    assert await perform(store, job.id, command) == first
+    with pytest.raises(RequestIdReused):
+        await perform(store, job.id, other)
+    assert len(await store.events(job.id)) == 2
+
+
+async def test_an_owners_request_id_stands_for_every_word_of_its_command(store: Store) -> None:
+    await submitted(store)
+    job, owner = await claimed(store)
+    await perform(store, job.id, c.Start(actor=owner))
+    soft = c.RequestCancel(actor=PEOPLE, request_id="r-1")
+    await perform(store, job.id, soft)
+    with pytest.raises(RequestIdReused):
+        await perform(store, job.id, replace(soft, mode=Cancel.HARD))
+    fail = c.Fail(actor=owner, error_code="boom", body=b"1", request_id="r-2")
+    failed = await perform(store, job.id, fail)
+    assert await perform(store, job.id, fail) == failed
+    for other in ({"error_code": "bang"}, {"exit_code": 1}, {"body": None}):
+        with pytest.raises(RequestIdReused):
+            await perform(store, job.id, replace(fail, **other))
+
+
+async def test_a_retry_that_was_turned_into_a_cancel_may_be_sent_again(store: Store) -> None:
+    await submitted(store)
+    job, owner = await claimed(store)
+    await perform(store, job.id, c.RequestCancel(actor=PEOPLE))
+    retry = c.Retry(actor=owner, error_code="boom", request_id="r-1")
+    turned = await perform(store, job.id, retry)
+    assert turned.state is State.CANCELLED
+    assert await perform(store, job.id, retry) == turned
+    with pytest.raises(RequestIdReused):
+        await perform(store, job.id, c.Complete(actor=owner, request_id="r-1"))
 
 
 @pytest.mark.req("A14")

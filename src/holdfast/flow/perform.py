@@ -18,9 +18,7 @@ from holdfast.errors import (
 from holdfast.lifecycle.commands import Command
 from holdfast.lifecycle.decide import Decision, decide
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, Refusal, Unchanged
-from holdfast.lifecycle.payload import digest
-from holdfast.lifecycle.rebase import REBASES, rebase
-from holdfast.lifecycle.transitions import TABLE
+from holdfast.lifecycle.rebase import REBASES, rebase, same_request
 from holdfast.ports import Committed, Lost, Rejected, Store
 
 
@@ -64,7 +62,7 @@ async def _repeated(store: Store, job: Job, command: Command) -> Job | None:
     event = await _event_of(store, job.id, command.request_id)
     if event is None:
         return None
-    if event.actor != command.actor.label or not _same_wish(event, command):
+    if event.actor != command.actor.label or not same_request(event, command):
         raise RequestIdReused(
             f"request_id {command.request_id!r} already stands for {event.type} at revision "
             f"{event.rev} of job {job.public_id}; use a new one",
@@ -81,13 +79,6 @@ async def _event_of(store: Store, id: JobId, request_id: str) -> LoggedEvent | N
                 return event
         after = events[-1].rev
     return None
-
-
-def _same_wish(event: LoggedEvent, command: Command) -> bool:
-    """Whether an event is what this command would have led to."""
-    wanted = {kind for row in TABLE if row.operation is command.operation for kind in row.events}
-    body = getattr(command, "body", None)
-    return event.type in wanted and (body is None or event.digest == digest(body))
 
 
 def _check_revision(job: Job, expected_rev: int | None) -> None:

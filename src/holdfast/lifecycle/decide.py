@@ -82,10 +82,20 @@ def is_owner(record: Draft, actor: Actor) -> bool:
 
 def is_turned(record: Draft, command: c.Command) -> bool:
     """Whether a requested cancel turns this way out into `cancel` (resolution 11)."""
-    if record.cancel_requested is None or command.operation not in STICKY:
+    return record.cancel_requested is not None and may_turn(command)
+
+
+def may_turn(command: c.Command) -> bool:
+    """Whether a requested cancel would turn this way out."""
+    if command.operation not in STICKY:
         return False
     owners_word = command.operation in (Operation.DEAD_LETTER, Operation.TIME_OUT)
     return not (owners_word and command.actor.role is Role.OWNER)
+
+
+def turned_reason(command: c.Command) -> str:
+    """Say why a way out became a cancel."""
+    return command.reason or f"{command.operation} after a cancel request"
 
 
 def _turned(record: Draft, command: c.Command) -> Decision:
@@ -95,7 +105,7 @@ def _turned(record: Draft, command: c.Command) -> Decision:
         c.Cancel(
             actor=command.actor,
             request_id=command.request_id,
-            reason=command.reason or f"{command.operation} after a cancel request",
+            reason=turned_reason(command),
             as_of=getattr(command, "as_of", None),
             epoch=getattr(command, "epoch", 1),
             exit_code=getattr(command, "exit_code", None),

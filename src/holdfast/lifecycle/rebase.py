@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.commands import Command
-from holdfast.lifecycle.decide import Decision, decide, is_owner
+from holdfast.lifecycle.decide import Decision, decide, is_owner, may_turn, turned_reason
 from holdfast.lifecycle.job import Change, Job, LoggedEvent, Refusal
-from holdfast.lifecycle.states import Role
+from holdfast.lifecycle.payload import digest
+from holdfast.lifecycle.states import EventType, Role
+from holdfast.lifecycle.times import After, Time, resolve
+from holdfast.lifecycle.transitions import TABLE
 
 REBASES = 5
 """How often one command is decided anew before it gives up."""
@@ -28,6 +34,77 @@ def has_landed(
         and event.actor == mine.actor
         and event.digest == mine.digest
     )
+
+
+def same_request(event: LoggedEvent, command: Command) -> bool:
+    """Whether `event`, written under the command's request_id, is what the command asks for.
+
+    The record it was decided on is gone, so the command's own words are compared, one by one.
+    """
+    if event.type is EventType.CANCELLED and may_turn(command):
+        return event.reason == turned_reason(command)
+    body = getattr(command, "body", None)
+    return (
+        event.type in _wished_types(command)
+        and event.digest == (None if body is None else digest(body))
+        and _same_time(event, command)
+        and all(getattr(event.facts, name) == said for name, said in _wished_facts(command))
+    )
+
+
+def _wished_types(command: Command) -> set[EventType]:
+    match command:
+        case c.Step(started=started):
+            return {EventType.STEP_STARTED if started else EventType.STEP_COMPLETED}
+        case c.Heartbeat(by_handler=by_handler):
+            return {c.BEAT_EVENT[by_handler]}
+        case _:
+            return {
+                kind for row in TABLE if row.operation is command.operation for kind in row.events
+            }
+
+
+def _same_time(event: LoggedEvent, command: Command) -> bool:
+    wished: Time | None
+    match command:
+        case c.Reschedule(run_at=time) | c.Requeue(run_at=time) | c.Wait(until=time):
+            wished = time
+        case c.Retry(retry_in=int(delay)):
+            wished = After(delay)
+        case _:
+            return True
+    return event.run_at == resolve(wished, event.at)
+
+
+def _wished_facts(command: Command) -> list[tuple[str, Any]]:
+    """List the facts that a command brings by itself."""
+    match command:
+        case c.Hold(hold=hold):
+            return [("held", hold)]
+        case c.Unhold(hold=hold):
+            return [("unheld", hold)]
+        case c.RequestCancel(mode=mode):
+            return [("cancel", mode)]
+        case c.Wait(signal=signal):
+            return [("wait_for", signal)]
+        case c.SignalJob(name=name):
+            return [("signal", name)]
+        case c.Step(name=name, use=use):
+            return [("step", name), ("step_use", use)]
+        case c.Discarded():
+            return []
+        case c.LateResult(state=state):
+            return [("late_state", state), *_named_alike(command)]
+        case _:
+            return _named_alike(command)
+
+
+_ALIKE = ("rule", "error_code", "exit_code", "result_ptr", "execution_ms", "stage", "link")
+"""Facts that bear the name of the command's field."""
+
+
+def _named_alike(command: Command) -> list[tuple[str, Any]]:
+    return [(name, getattr(command, name)) for name in _ALIKE if hasattr(command, name)]
 
 
 def still_mine(current: Job, command: Command) -> bool:

@@ -141,6 +141,8 @@ class Due(Struct, frozen=True, kw_only=True):
     now: int
     epoch: int
     jobs: list[Job]
+    more: bool = False
+    """The limit was reached: there may be more than what is listed."""
 
 
 class Count(Struct, frozen=True):
@@ -256,7 +258,10 @@ class Store(Protocol):
         """Read all events after a cursor without ever missing one; None starts at the oldest."""
 
     async def due(self, *, limit: int = 500) -> Due:
-        """List jobs whose lease, deadline, timeout or wait has run out, oldest first."""
+        """List jobs whose lease, deadline, time to start or wait has run out, oldest first.
+
+        A run past its timeout is not among them while its lease lives: it is its owner's to kill.
+        """
 
     async def owned(self, owner: str) -> list[Job]:
         """List what an owner holds, so that it can give back what it does not know of."""

@@ -17,6 +17,9 @@ from holdfast.lifecycle.retry import exhausted, loss_costs
 from holdfast.lifecycle.states import OWNED, EventType, State
 from holdfast.ports import Committed, Due, Store
 
+WIDENINGS = 4
+"""How often a sweep doubles its limit to see past jobs that it may not touch."""
+
 
 class Swept(Struct, kw_only=True):
     """What one sweep did."""
@@ -33,9 +36,7 @@ async def sweep(
     store: Store, actor: Actor, *, jitter: Callable[[], float], limit: int = 500
 ) -> Swept:
     """Look once at what is due and do what the law says of each."""
-    due = await store.due(limit=limit)
-    report = Swept(found=len(due.jobs))
-    changes = [change for job in due.jobs if (change := _decided(job, due, actor, jitter, report))]
+    report, changes = await _look(store, actor, jitter, limit)
     for change, outcome in zip(changes, await store.commit(changes), strict=True):
         if isinstance(outcome, Committed):
             kind = change.event.type
@@ -43,6 +44,22 @@ async def sweep(
         else:
             report.lost += 1
     return report
+
+
+async def _look(
+    store: Store, actor: Actor, jitter: Callable[[], float], limit: int
+) -> tuple[Swept, list[Change]]:
+    """Decide what is due; look further while those that must be left alone may hide others."""
+    widest = limit << WIDENINGS
+    wanted = limit
+    while True:
+        due = await store.due(limit=limit)
+        report = Swept(found=len(due.jobs))
+        decided = [_decided(job, due, actor, jitter, report) for job in due.jobs]
+        changes = [change for change in decided if change is not None]
+        if not due.more or len(changes) >= wanted or limit >= widest:
+            return report, changes
+        limit *= 2
 
 
 def _decided(

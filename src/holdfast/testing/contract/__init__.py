@@ -25,6 +25,7 @@ from holdfast.testing.contract.bad_data import BadValues
 from holdfast.testing.contract.choosing import Choosing
 from holdfast.testing.contract.claiming import Claiming
 from holdfast.testing.contract.committing import Committing
+from holdfast.testing.contract.contending import Contending
 from holdfast.testing.contract.fencing import Fencing
 from holdfast.testing.contract.folding import Folding
 from holdfast.testing.contract.keeping import Keeping
@@ -44,6 +45,7 @@ class StoreContract(
     Claiming,
     Choosing,
     Committing,
+    Contending,
     Fencing,
     Folding,
     Operations,

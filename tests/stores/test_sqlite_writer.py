@@ -80,7 +80,7 @@ async def test_callers_that_wait_share_one_transaction(store: SqliteStore) -> No
 
 async def test_a_bad_caller_fails_alone(store: SqliteStore) -> None:
     def break_the_law(turn: Turn) -> None:
-        turn.count("default", "default", 2, 1000)
+        turn.write("count", [("default", "default", 2, 1000)])
         turn.write(
             "event", [(b"x" * 16, 1, 1, None, 13, 0, 0, 0, *[None] * 3, 1, "me", *[None] * 7)]
         )

@@ -6,12 +6,13 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import apsw
 import pytest
 import pytest_asyncio
 
-from holdfast.errors import LawBroken, LeaseConflictError, StoreError, StoreFull
+from holdfast.errors import LawBroken, LeaseConflictError, StoreBroken, StoreError, StoreFull
 from holdfast.lifecycle import commands as c
 from holdfast.ports import Committed, Submitted
 from holdfast.stores.sqlite.store import SqliteStore
@@ -208,3 +209,82 @@ async def test_a_fork_is_told_to_open_a_store_of_its_own(store: SqliteStore) -> 
             os._exit(1)
     _, status = await asyncio.to_thread(os.waitpid, child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+class FailingConnection:
+    """A writer's connection of which some statements fail, as they are sent."""
+
+    def __init__(self, connection: apsw.Connection, *statements: str) -> None:
+        self._connection = connection
+        self.failing = statements
+        self.spared = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def execute(self, statement: str, *values: Any) -> apsw.Cursor:
+        if statement in self.failing:
+            self.spared -= 1
+        if statement in self.failing and self.spared < 0:
+            raise apsw.FullError(f"{statement} failed")
+        return self._connection.execute(statement, *values)
+
+
+def failing(store: SqliteStore, *statements: str) -> FailingConnection:
+    """Let these statements of the writer fail from now on."""
+    writer = store._opened().writer
+    connection = FailingConnection(writer._connection, *statements)
+    writer._connection = cast("Any", connection)
+    return connection
+
+
+async def test_when_commit_and_rollback_fail_callers_are_told_and_the_next_is_served(
+    store: SqliteStore,
+) -> None:
+    disk = failing(store, "COMMIT", "ROLLBACK")
+    for _ in range(2):
+        with pytest.raises(StoreFull):
+            await asyncio.wait_for(store.submit([new_job()]), 30)
+
+    disk.failing = ()
+    assert isinstance((await store.submit([new_job()]))[0], Submitted)
+    assert await store.size() == 1
+
+
+async def test_a_writer_that_stops_tells_all_who_wait_and_all_who_come(sqlite_path: Path) -> None:
+    def stop(turn: Turn) -> None:
+        raise SystemExit
+
+    store = SqliteStore(sqlite_path)
+    await store.open()
+    async with busy_writer(store):
+        others = [asyncio.create_task(store.submit([new_job()])) for _ in range(3)]
+        stopping = asyncio.create_task(store._write(stop))
+        await asked(*others, stopping)
+    for task in (*others, stopping):
+        with pytest.raises(StoreBroken, match="open them again"):
+            await asyncio.wait_for(task, 30)
+    with pytest.raises(StoreBroken, match="open them again"):
+        await asyncio.wait_for(store.submit([new_job()]), 30)
+    await store.close()
+
+    await store.open()
+    assert isinstance((await store.submit([new_job()]))[0], Submitted)
+    await store.close()
+
+
+async def test_needs_that_were_rolled_back_do_not_hide_others(store: SqliteStore) -> None:
+    disk = failing(store)
+    able = frozenset({"gpu", "cpu"})
+    async with busy_writer(store):
+        lost = asyncio.create_task(store.submit([new_job(needs=frozenset({"gpu"}))]))
+        seen = asyncio.create_task(claim(store, capabilities=able))
+        await asked(lost, seen)
+        disk.failing, disk.spared = ("COMMIT",), 1
+    for task in (lost, seen):
+        with pytest.raises(StoreFull):
+            await task
+
+    disk.failing = ()
+    job = await submit_one(store, needs=frozenset({"cpu"}))
+    assert [one.job.id for one in await claim(store, capabilities=able)] == [job.id]

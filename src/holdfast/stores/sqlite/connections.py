@@ -69,6 +69,13 @@ class Place(Struct, frozen=True, kw_only=True):
 
 def connect(place: Place, *, writes: bool = True) -> apsw.Connection:
     """Open a connection; a new file becomes a database in WAL mode."""
+    try:
+        return _connect(place, writes)
+    except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.NotADBError) as error:
+        raise StoreBroken(f"cannot open the SQLite file {reason(place.path, error)}") from error
+
+
+def _connect(place: Place, writes: bool) -> apsw.Connection:
     name = ":memory:" if place.in_memory else place.path
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if writes else 0)
     patience = Patience(place.deadline_seconds)
@@ -81,6 +88,22 @@ def connect(place: Place, *, writes: bool = True) -> apsw.Connection:
         connection.close()
         raise
     return connection
+
+
+def reason(path: str, error: Exception) -> str:
+    """Name a file that cannot be used, and what most likely stands in the way."""
+    directory = os.path.dirname(path)
+    if os.path.isdir(path):
+        likely = "it is a directory; name a file in it"
+    elif not os.path.isdir(directory):
+        likely = f"there is no directory {directory}; make it first"
+    elif not os.access(directory, os.W_OK | os.X_OK):
+        likely = f"the directory {directory} is not writable; SQLite puts files beside its own"
+    elif os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
+        likely = "it may not be read and written by this user"
+    else:
+        likely = str(error)
+    return f"{path}: {likely}"
 
 
 def _prepare(connection: apsw.Connection, place: Place) -> None:

@@ -91,10 +91,10 @@ def join(place: Place, prepare: Callable[[apsw.Connection, Place], None]) -> Dat
             connection = connect(place)
             try:
                 prepare(connection, place)
+                database = _open[_key(place)] = Database(place, connection)
             except BaseException:
                 connection.close()
                 raise
-            database = _open[_key(place)] = Database(place, connection)
         database.users += 1
         return database
 

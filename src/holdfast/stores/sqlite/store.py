@@ -71,20 +71,31 @@ class SqliteStore:
         self._claims = Claims()
         self._seen_news: dict[frozenset[str], int] = {}
         self._database: Database | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._process = 0
 
     async def open(self) -> None:
         """Open the file; a new one gets the schema, any other must have this version's."""
         if self._database is not None:
             return
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._join())
+        # Whoever is cancelled leaves it to the others, or to `close`: a thread cannot be stopped.
+        await asyncio.shield(self._opening)
+
+    async def _join(self) -> None:
         try:
             self._database = await asyncio.to_thread(join, self._place, prepare)
+            self._process = os.getpid()
         except apsw.Error as error:
             raise translate(error) from error
-        self._process = os.getpid()
+        finally:
+            self._opening = None
 
     async def close(self) -> None:
         """Finish what was begun and let go of the file."""
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
         database, self._database = self._database, None
         if database is not None and self._process == os.getpid():
             await asyncio.to_thread(leave, self._place, database)

@@ -13,8 +13,8 @@ import fcntl
 import os
 from collections.abc import Iterator
 
-from holdfast.errors import StoreUnavailable
-from holdfast.stores.sqlite.connections import Patience
+from holdfast.errors import StoreBroken, StoreUnavailable
+from holdfast.stores.sqlite.connections import Patience, reason
 
 LONGEST_WAIT_SECONDS = 10.0
 """A stopped process may stand in the way for so long, and no longer."""
@@ -25,7 +25,11 @@ class Turnstile:
 
     def __init__(self, path: str) -> None:
         """Make or find the file; it stays, because somebody may be waiting on it."""
-        self._file = os.open(path + "-turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        name = path + "-turn"
+        try:
+            self._file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise StoreBroken(f"cannot open the file {reason(name, error)}") from error
 
     @contextlib.contextmanager
     def next_in_line(self, deadline_seconds: float) -> Iterator[None]:

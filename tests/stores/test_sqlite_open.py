@@ -1,0 +1,89 @@
+"""Opening a SQLite store: what stands in the way is named, and nothing is left open."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import StoreBroken
+from holdfast.stores.sqlite import database
+from holdfast.stores.sqlite.store import SqliteStore
+
+needs_permissions = pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+
+
+def still_open(path: Path) -> bool:
+    return any(key[1] == str(path) for key in database._open)
+
+
+async def test_opened_twice_at_once_it_is_closed_by_one_close(sqlite_path: Path) -> None:
+    store = SqliteStore(sqlite_path)
+    await asyncio.gather(store.open(), store.open())
+    assert await store.size() == 0
+    await store.close()
+    assert not still_open(sqlite_path)
+
+
+async def test_an_open_that_was_cancelled_is_undone_by_close(sqlite_path: Path) -> None:
+    store = SqliteStore(sqlite_path)
+    opening = asyncio.create_task(store.open())
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await store.close()
+    assert not still_open(sqlite_path)
+
+
+async def test_an_open_that_failed_can_be_tried_again(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "later" / "holdfast.db")
+    with pytest.raises(StoreBroken):
+        await store.open()
+    (tmp_path / "later").mkdir()
+    await store.open()
+    assert await store.size() == 0
+    await store.close()
+
+
+async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "holdfast.db"
+    with pytest.raises(StoreBroken) as refused:
+        await SqliteStore(path).open()
+    assert str(path) in str(refused.value)
+    assert f"no directory {path.parent}" in str(refused.value)
+
+
+async def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreBroken, match=f"{tmp_path}: it is a directory"):
+        await SqliteStore(tmp_path).open()
+
+
+async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "holdfast.db"
+    path.write_text("a text, and longer than the header of a database file is " * 20)
+    with pytest.raises(StoreBroken, match=f"{path}: file is not a database"):
+        await SqliteStore(path).open()
+
+
+async def test_what_stands_in_the_way_of_the_turnstile_is_named(
+    tmp_path: Path, sqlite_path: Path
+) -> None:
+    turnstile = tmp_path / f"{sqlite_path.name}-turn"
+    turnstile.mkdir()
+    with pytest.raises(StoreBroken, match=f"{turnstile}: it is a directory"):
+        await SqliteStore(sqlite_path).open()
+    assert not still_open(sqlite_path)
+
+    turnstile.rmdir()
+    store = SqliteStore(sqlite_path)
+    await store.open()
+    await store.close()
+
+
+@needs_permissions
+async def test_a_directory_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    with pytest.raises(StoreBroken, match=f"directory {closed} is not writable"):
+        await SqliteStore(closed / "holdfast.db").open()

@@ -30,6 +30,10 @@ from holdfast.stores.text import blocks
 
 R = TypeVar("R")
 PACKAGE = "holdfast.stores.postgres"
+PLANNED_EACH_TIME = "SET LOCAL plan_cache_mode = force_custom_plan"
+"""For look-ups that are rare and narrowed in many ways: no one plan fits them all."""
+BY_BLOCKS = "SET LOCAL enable_bitmapscan = on"
+"""For what is found by a block range (BRIN): only a bitmap can use one."""
 NEEDS_SECONDS = 1.0
 """How long a worker may not know a set of needs that another process has just made up."""
 _POLICY, _NEEDS = JOB_COLUMNS.index("policy"), JOB_COLUMNS.index("needs")
@@ -61,6 +65,17 @@ class Base:
         async def work(connection: Connection, tries: int) -> list[Any]:
             rows: list[Any] = await connection.fetch(text, *args)
             return rows
+
+        return await self._run(work)
+
+    async def _fetch_with(self, settings: str, text: str, *args: Any) -> list[Any]:
+        """Read under settings that hold for this one statement."""
+
+        async def work(connection: Connection, tries: int) -> list[Any]:
+            async with connection.transaction():
+                await connection.execute(settings)
+                rows: list[Any] = await connection.fetch(text, *args)
+                return rows
 
         return await self._run(work)
 

@@ -1,5 +1,7 @@
 -- The statements of the PostgreSQL store. Blocks of the same name in ../sqlite/queries.sql do the
 -- same there. Batches arrive as arrays; a column that is NULL for a whole batch as an empty one.
+-- A batch is joined to a table by `id = ANY (ARRAY[d.id])`, not `id = d.id`: the plan that is kept
+-- may have been made when the table was empty, and would then read all of it for each batch.
 
 -- name: clock
 -- The store's clock and the epoch under which claims are made.
@@ -138,7 +140,7 @@ u AS (
         updated_at = greatest(now, j.updated_at)
     FROM unnest(ARRAY(SELECT id FROM picked), ARRAY(SELECT state FROM picked)) AS k(id, state),
         clock, policies AS p
-    WHERE j.id = k.id AND p.id = j.policy
+    WHERE j.id = ANY (ARRAY[k.id]) AND p.id = j.policy
     RETURNING j.id, j.rev, j.attempt, j.failures, j.releases, j.epoch, j.lease_expires_at,
         j.timeout_at, j.run_at, j.deadline_at, j.created_at, j.updated_at, j.signals, j.tenant,
         j.queue, k.state AS from_state,
@@ -230,7 +232,7 @@ u AS (
         FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[],
             $7::text[], $8::text[], $9::bytea[], $10::jsonb[])
         AS d(id, expected, k, started, floor, lease, data, body, digest, rest) OFFSET 0) AS d
-    WHERE j.id = d.id AND j.rev = d.expected
+    WHERE j.id = ANY (ARRAY[d.id]) AND j.rev = d.expected
         AND (d.flags & 1 = 0 OR (j.lease_expires_at > now AND j.epoch = clock.epoch))
     RETURNING j.id, d.expected, d.k, d.events, d.started, d.lease, d.data, d.body, d.digest,
         d.rest AS rest, j.started_at,
@@ -283,7 +285,7 @@ b AS (
 -- name: free_keys
 -- Free keys whose term ended with this write: kinds are a bit mask per job.
 DELETE FROM keys USING unnest($1::uuid[], $2::int[]) AS d(id, kinds)
-WHERE keys.id = d.id AND keys.kind & d.kinds <> 0
+WHERE keys.id = ANY (ARRAY[d.id]) AND keys.kind & d.kinds <> 0
 
 -- name: event_at
 -- The event at a revision, for settling a write whose reply was lost.
@@ -327,7 +329,7 @@ SELECT c.owner,
     j.id, r.data, r.body, r.correlation_id, {{columns.jobs.j}}
 FROM claims AS c
 CROSS JOIN LATERAL unnest(c.ids) AS k(id)
-JOIN jobs AS j ON j.id = k.id
+JOIN jobs AS j ON j.id = ANY (ARRAY[k.id])
 CROSS JOIN LATERAL (
     SELECT attempt FROM events
     WHERE id = k.id AND type = {{event.job_claimed}} AND request_id = c.request_id OFFSET 0) AS e
@@ -362,7 +364,8 @@ FROM beats WHERE id = $1 AND rev > $2
 ORDER BY rev LIMIT $3
 
 -- name: events_by_type
--- B19: (type, ts). Rare types by their index, the four common ones by the block range of time.
+-- B19: (type, ts). Rare types by their index, the four common ones by the block range of time;
+-- planned for each type anew, because a plan for any type could not use an index of the rare ones.
 SELECT {{columns.events}} FROM events
 WHERE type = $1 AND at >= $2 AND at < $3 ORDER BY at, id, rev LIMIT $4
 
@@ -370,7 +373,7 @@ WHERE type = $1 AND at >= $2 AND at < $3 ORDER BY at, id, rev LIMIT $4
 -- B19: (correlation_id), through the first event that carries it.
 SELECT {{columns.events.e}} FROM events AS f
 CROSS JOIN LATERAL (SELECT * FROM events WHERE id = f.id OFFSET 0) AS e
-WHERE f.correlation_id = $1 AND e.at >= $2 AND e.at < $3
+WHERE f.correlation_id = $1 AND e.at >= $2 AND e.at < $3 AND ($5::int IS NULL OR e.type = $5)
 ORDER BY e.at, e.id, e.rev LIMIT $4
 
 -- name: tail
@@ -385,10 +388,6 @@ SELECT txid_snapshot_xmin(txid_current_snapshot()), txid_snapshot_xmax(txid_curr
     (SELECT pid FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
      ORDER BY age(backend_xid) DESC LIMIT 1)
 
--- name: tail_next
--- The next transaction at or after a number that has events.
-SELECT min(xid) FROM events WHERE xid >= $1 AND xid < $2
-
 -- name: due_wakes
 -- Jobs whose deadline, time to start or wait has run out.
 SELECT {{columns.jobs}} FROM jobs WHERE wake_at <= $1 ORDER BY wake_at LIMIT $2
@@ -396,9 +395,10 @@ SELECT {{columns.jobs}} FROM jobs WHERE wake_at <= $1 ORDER BY wake_at LIMIT $2
 -- name: due_claims
 -- Claims of which a lease may have passed, or which were made before a restore.
 SELECT request_id, ids, at FROM (
-    SELECT request_id, ids, at, expires_at FROM claims WHERE expires_at <= $1
+    (SELECT request_id, ids, at, expires_at FROM claims
+     WHERE expires_at <= $1 ORDER BY expires_at LIMIT $3)
     UNION
-    SELECT request_id, ids, at, expires_at FROM claims WHERE epoch < $2) AS c
+    (SELECT request_id, ids, at, expires_at FROM claims WHERE epoch < $2 LIMIT $3)) AS c
 ORDER BY expires_at LIMIT $3
 
 -- name: due_leases
@@ -409,7 +409,7 @@ SELECT {{columns.jobs}} FROM jobs WHERE id = ANY ($1::uuid[]) AND owner IS NOT N
 -- Look at these claims again when their next lease may have passed.
 UPDATE claims AS c SET expires_at = d.expires_at
 FROM unnest($1::text[], $2::bigint[]) AS d(request_id, expires_at)
-WHERE c.request_id = d.request_id
+WHERE c.request_id = ANY (ARRAY[d.request_id])
 
 -- name: drop_claims
 -- Forget claims of which nothing is held any more.
@@ -419,8 +419,8 @@ DELETE FROM claims WHERE request_id = ANY ($1::text[])
 -- What an owner holds.
 SELECT {{columns.jobs.j}} FROM claims AS c
 CROSS JOIN LATERAL unnest(c.ids) AS k(id)
-JOIN jobs AS j ON j.id = k.id AND j.owner = $1
-WHERE c.owner = $1 ORDER BY j.id
+JOIN jobs AS j ON j.id = ANY (ARRAY[k.id]) AND j.owner = $1
+WHERE c.owner = $1
 
 -- name: add_claims
 -- An adopted or rebuilt job gets a claim of its own, for those who look for what is held.
@@ -480,7 +480,7 @@ WHERE $1::text IS NULL OR queue = $1 ORDER BY position
 -- Erase what retention no longer keeps; digests stay.
 UPDATE events AS e SET body = NULL
 FROM jobs AS j
-WHERE j.id = ANY ($1::uuid[]) AND j.retention <> {{retention.live}} AND e.id = j.id
+WHERE j.id = ANY ($1::uuid[]) AND j.retention <> {{retention.live}} AND e.id = ANY (ARRAY[j.id])
     AND e.body IS NOT NULL
 RETURNING e.rev
 
@@ -489,8 +489,8 @@ RETURNING e.rev
 DELETE FROM beats WHERE ctid = ANY (ARRAY(
     SELECT b.ctid FROM beats AS b
     WHERE b.at < $1 AND NOT EXISTS (
-        SELECT 1 FROM jobs AS j WHERE j.id = b.id AND j.rev = b.rev)
-    LIMIT $2))
+        SELECT 1 FROM jobs AS j WHERE j.id = b.id AND j.rev = b.rev OFFSET 0)
+    ORDER BY b.at LIMIT $2))
 RETURNING rev
 
 -- name: bump_epoch

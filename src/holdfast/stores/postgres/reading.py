@@ -20,7 +20,7 @@ from holdfast.ports import (
     Tail,
 )
 from holdfast.stores.entries import entries, named
-from holdfast.stores.postgres.base import Base
+from holdfast.stores.postgres.base import BY_BLOCKS, PLANNED_EACH_TIME, Base
 from holdfast.stores.postgres.connections import Connection
 
 EVER = 2**62
@@ -52,7 +52,8 @@ class Reading(Base):
     async def find(self, query: Query) -> Page:
         """List jobs, newest first."""
         # One more than asked for tells whether there is a next page.
-        rows = await self._fetch_text(_find_sql(self._sql, query), *_find_arguments(query))
+        text = _find_sql(self._sql, query)
+        rows = await self._fetch_with(PLANNED_EACH_TIME, text, *_find_arguments(query))
         jobs = await self._jobs(rows[: query.limit])
         return Page(jobs, jobs[-1].id if len(rows) > query.limit else None)
 
@@ -63,20 +64,22 @@ class Reading(Base):
     async def find_events(self, query: EventQuery) -> list[LoggedEvent]:
         """Look events up across jobs."""
         since, until = query.since or 0, EVER if query.until is None else query.until
-        what: Any
+        span = (since, until, query.limit)
         if query.correlation_id is not None:
-            by, what = "events_by_correlation", query.correlation_id
+            by, values = "events_by_correlation", (query.correlation_id, *span, query.type)
         else:
-            by, what = "events_by_type", query.type
-        events = await self._events(await self._fetch(by, what, since, until, query.limit))
-        return [event for event in events if query.type in (None, event.type.code)]
+            by, values = "events_by_type", (query.type, *span)
+        settings = f"{PLANNED_EACH_TIME}; {BY_BLOCKS}"
+        return await self._events(await self._fetch_with(settings, self._sql[by], *values))
 
     async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
         """Read all events after a cursor, up to the oldest transaction still under way."""
         xid, id_, rev = _read_cursor(cursor)
 
         async def work(connection: Connection, tries: int) -> tuple[list[Any], int, int | None]:
-            return await self._tail_rows(connection, xid, id_, rev, limit)
+            async with connection.transaction():
+                await connection.execute(BY_BLOCKS)
+                return await self._tail_rows(connection, xid, id_, rev, limit)
 
         rows, reached, blocker = await self._run(work)
         events = await self._events([row[1:] for row in rows])
@@ -102,7 +105,7 @@ class Reading(Base):
     async def owned(self, owner: str) -> list[Job]:
         """List what an owner holds."""
         jobs = await self._jobs(await self._fetch("owned", owner))
-        return list({job.id: job for job in jobs}.values())
+        return sorted({job.id: job for job in jobs}.values(), key=lambda job: job.id)
 
     async def counts(self, tenant: str | None = None) -> list[Count]:
         """Tell how many jobs are in which state."""

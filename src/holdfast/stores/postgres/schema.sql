@@ -123,7 +123,7 @@ CREATE INDEX jobs_claim ON jobs (queue, needs, priority, claim_order, id)
     WHERE claim_order IS NOT NULL;
 CREATE INDEX jobs_wake ON jobs (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX jobs_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL;
-CREATE INDEX jobs_workflow ON jobs (workflow_id, step_index, id) WHERE workflow_id IS NOT NULL;
+CREATE INDEX jobs_workflow ON jobs (workflow_id, id) WHERE workflow_id IS NOT NULL;
 CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
 CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
 
@@ -227,7 +227,7 @@ CREATE TABLE beats (
     PRIMARY KEY (id, rev),
     CONSTRAINT legal_beat CHECK (type IN (5, 6) AND state IN (3, 4))
 );
-CREATE INDEX beats_at ON beats USING brin (at);
+CREATE INDEX beats_at ON beats (at);
 CREATE TRIGGER beats_fixed AFTER UPDATE ON beats FOR EACH ROW
     EXECUTE FUNCTION holdfast_refuse('a change of a heartbeat');
 
@@ -284,6 +284,7 @@ CREATE TABLE claims (
 );
 CREATE INDEX claims_expires ON claims (expires_at);
 CREATE INDEX claims_owner ON claims (owner);
+CREATE INDEX claims_epoch ON claims (epoch);
 
 CREATE TABLE keys (
     tenant text NOT NULL,

@@ -252,9 +252,11 @@ SELECT {{columns.jobs}} FROM jobs WHERE wake_at <= ? ORDER BY wake_at LIMIT ?
 -- name: due_claims
 -- Claims of which a lease may have passed, or which were made before a restore.
 SELECT request_id, ids, at FROM (
-    SELECT request_id, ids, at, expires_at FROM claims WHERE expires_at <= ?1
+    SELECT * FROM (SELECT request_id, ids, at, expires_at FROM claims
+        WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?3)
     UNION
-    SELECT request_id, ids, at, expires_at FROM claims WHERE epoch < ?2) AS c
+    SELECT * FROM (SELECT request_id, ids, at, expires_at FROM claims
+        WHERE epoch < ?2 LIMIT ?3)) AS c
 ORDER BY expires_at LIMIT ?3
 
 -- name: due_leases

@@ -85,6 +85,13 @@ def test_fields_of_a_newer_version_are_passed_over() -> None:
 WRONG: list[Any] = [
     ({"max_attempts": 0}, "max_attempts must be at least 1"),
     ({"max_attempts": -1}, "max_attempts must be at least 1"),
+    ({"max_attempts": 1_000_001}, "max_attempts must be at most"),
+    ({"max_attempts": True}, "max_attempts must not be a bool"),
+    ({"max_attempts": "3"}, "max_attempts must not be a str"),
+    ({"timeout": 10 * 365 * 24 * 3600 * SECOND}, "timeout must be under ten years"),
+    ({"host_recovery": 2**70}, "host_recovery must be under ten years"),
+    ({"backoff_max": 0.5}, "backoff_max must not be a float"),
+    ({"idempotent": 1}, "idempotent must not be a int"),
     ({"backoff_first": -1}, "backoff needs"),
     ({"backoff_factor": 0.9}, "backoff needs"),
     ({"backoff_factor": math.nan}, "backoff needs"),

@@ -14,6 +14,7 @@ from holdfast.lifecycle.derive import born, derive
 from holdfast.lifecycle.invariants import broken_rules
 from holdfast.lifecycle.job import JobId, Key, NewJob
 from holdfast.lifecycle.ledger import log_problems
+from holdfast.lifecycle.payload import BODY_LIMIT, encode_body
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import EventType, KeyKind, Kind, Link, Priority, State
 from holdfast.lifecycle.submit import Submission, content_digest, derived_keys, freed_keys, submit
@@ -158,6 +159,24 @@ def test_other_content_has_another_digest(wish: dict[str, Any]) -> None:
     assert digest_of(**wish) != digest_of()
 
 
+@pytest.mark.req("B27")
+def test_a_field_that_a_later_version_adds_does_not_change_old_digests() -> None:
+    class Newer(Submission, frozen=True, kw_only=True):
+        shiny: bool = False
+
+    asked: dict[str, Any] = {"id": JOB, "task": "greet", "job_id": "J", "labels": {"a": "b"}}
+    asked |= {"run_at": After(5), "policy": Policy(timeout=7), "body": encode_body([1])}
+
+    assert content_digest(Submission(**asked)).hex() == "468a76aa688b20af39dc44f606c99d74"
+    assert content_digest(Newer(**asked)) == content_digest(Submission(**asked))
+    assert content_digest(Newer(**asked, shiny=True)) != content_digest(Submission(**asked))
+    assert digest_of(body=encode_body([1])) == digest_of(body=b"[1]")
+
+
+def test_the_case_of_a_client_job_id_does_not_make_another_content() -> None:
+    assert digest_of(client_job_id="AbC") == digest_of(client_job_id="abc")
+
+
 def freed(life: Life, command: c.Command) -> set[KeyKind]:
     change = life.do(command)
     mask = freed_keys(change.record, change.next)
@@ -231,7 +250,36 @@ def test_bad_text_is_refused_by_the_name_of_its_field(name: str, value: Any) -> 
         ({"labels": {"a": 1}}, "labels['a']"),
         ({"labels": ["a"]}, "labels must be a mapping"),
         ({"env": {"": "x"}}, "a key of env"),
+        ({"labels": []}, "labels must be a mapping"),
         ({"policy": Policy(max_attempts=0)}, "max_attempts"),
+        ({"policy": Policy(max_attempts=True)}, "max_attempts"),
+        ({"policy": Policy(lease=2**70)}, "lease must be under ten years"),
+        ({"policy": "quick"}, "policy must be a Policy"),
+        ({"needs": ["gpu"]}, "needs must be a frozenset"),
+        ({"needs": frozenset({1})}, "a capability in needs"),
+        ({"cpus": 0}, "cpus must be between"),
+        ({"cpus": "2"}, "cpus must be a whole number"),
+        ({"cpus": True}, "cpus must be a whole number"),
+        ({"memory_mb": 2**31}, "memory_mb must be between"),
+        ({"step_index": -1}, "step_index must be between"),
+        ({"step_index": 2**40}, "step_index must be between"),
+        ({"kind": "function"}, "kind must be a Kind"),
+        ({"priority": Priority.UNKNOWN}, "priority must be a Priority"),
+        ({"link_kind": "child"}, "link_kind must be a Link"),
+        ({"parent_id": "x"}, "parent_id must be a UUID"),
+        ({"run_at": 5}, "run_at must be microseconds since 1970"),
+        ({"run_at": 2**80}, "run_at must be microseconds since 1970"),
+        ({"run_at": None}, "run_at must be an instant"),
+        ({"run_at": After(2**60)}, "the span of run_at"),
+        ({"run_at": After(0.5)}, "the span of run_at"),  # type: ignore[arg-type]
+        ({"deadline_at": -1}, "deadline_at must be microseconds"),
+        ({"deadline_at": "soon"}, "deadline_at must be an instant"),
+        ({"admitted": 1}, "admitted"),
+        ({"body": "text"}, "body must be bytes"),
+        ({"body": None}, "body must be bytes"),
+        ({"body": b"not json"}, "body is not JSON"),
+        ({"body": b'"%s"' % (b"x" * BODY_LIMIT)}, "the limit is"),
+        ({"body": b"[" * 65 + b"]" * 65}, "nested deeper"),
     ],
 )
 def test_other_bad_data_is_refused_by_name(fields: dict[str, Any], what: str) -> None:

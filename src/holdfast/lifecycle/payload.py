@@ -9,21 +9,27 @@ import re
 from collections.abc import Mapping
 from hashlib import blake2b
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from holdfast.errors import BadData
+from holdfast.lifecycle.times import HORIZON, LAST_INSTANT, After, Time
 
 BODY_LIMIT = 1024 * 1024
 DEPTH_LIMIT = 64
 TEXT_LIMIT = 1000
 LABELS_LIMIT = 16 * 1024
 INTEGER_LIMIT = 2**63
+NUMBER_LIMIT = 2**31 - 1
 DIGEST_SIZE = 16
 
 
-def encode_body(value: Any, what: str = "payload", *, limit: int = BODY_LIMIT) -> bytes:
+class Body(bytes):
+    """JSON text that was checked, so that nobody has to check it again."""
+
+
+def encode_body(value: Any, what: str = "payload", *, limit: int = BODY_LIMIT) -> Body:
     """Write a value as JSON text, or say clearly why it cannot be kept."""
     try:
         _check(value, what, DEPTH_LIMIT)
@@ -32,10 +38,21 @@ def encode_body(value: Any, what: str = "payload", *, limit: int = BODY_LIMIT) -
         raise BadData(f"{what} holds a lone surrogate, which is not text") from error
     if len(text) > limit:
         raise BadData(f"{what} is {len(text):,} bytes of JSON; the limit is {limit:,}")
-    return text
+    return Body(text)
 
 
-def check_body(text: bytes, what: str = "payload", *, limit: int = BODY_LIMIT) -> bytes:
+def sound_body(body: bytes, what: str = "payload") -> bytes:
+    """Return a body as plain bytes, to the byte as it was given; refuse what is not kept JSON."""
+    if type(body) is Body:
+        return bytes(body)
+    if type(body) is not bytes:
+        raise BadData(f"{what} must be bytes of JSON text, not {type(body).__name__}")
+    if body != b"null":
+        check_body(body, what)
+    return body
+
+
+def check_body(text: bytes, what: str = "payload", *, limit: int = BODY_LIMIT) -> Body:
     """Check JSON text that somebody else wrote."""
     if len(text) > limit:
         raise BadData(f"{what} is {len(text):,} bytes of JSON; the limit is {limit:,}")
@@ -74,6 +91,29 @@ def check_text(value: Any, what: str, *, limit: int = TEXT_LIMIT, empty: bool = 
         raise BadData(f"{what} has {len(value):,} characters; the limit is {limit:,}")
     _check_characters(value, what)
     return value
+
+
+def check_number(value: Any, what: str, *, low: int = 1, high: int = NUMBER_LIMIT) -> int:
+    """Check a whole number."""
+    if type(value) is not int:
+        raise BadData(f"{what} must be a whole number, not {value!r}")
+    if not low <= value <= high:
+        raise BadData(f"{what} must be between {low:,} and {high:,}, not {value:,}")
+    return value
+
+
+def check_time(value: Any, what: str) -> Time:
+    """Check an instant or a span that can be neither taken for the other nor overflow."""
+    if type(value) is After:
+        check_number(value.micros, f"the span of {what}", low=1 - HORIZON, high=HORIZON - 1)
+    elif type(value) is not int:
+        raise BadData(f"{what} must be an instant in microseconds or After(…), not {value!r}")
+    elif not HORIZON <= value <= LAST_INSTANT:
+        raise BadData(
+            f"{what} must be microseconds since 1970, between the years 1985 and 9999, "
+            f"not {value}; say After(…) for a span"
+        )
+    return cast("Time", value)
 
 
 def check_labels(labels: Any, what: str = "labels") -> dict[str, str]:

@@ -47,6 +47,8 @@ class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=T
 
 
 DEFAULT_POLICY = Policy()
+ATTEMPTS_LIMIT = 1_000_000
+SPAN_LIMIT = 10 * 365 * 24 * 3600 * SECOND
 LEASE_BOUNDS = (30 * SECOND, 120 * SECOND)
 HEARTBEAT_BOUNDS = (10 * SECOND, 30 * SECOND)
 _POLICY_KEYS: dict[Policy, int] = {}
@@ -92,9 +94,12 @@ def content_key(text: bytes) -> int:
 
 def policy_problems(policy: Policy, *, bounded: bool = True) -> list[str]:
     """Say what is wrong with a policy; tests may lower the bounds of lease and heartbeat."""
-    problems = []
+    if problems := _type_problems(policy):
+        return problems
     if policy.max_attempts < 1:
         problems.append("max_attempts must be at least 1")
+    if policy.max_attempts > ATTEMPTS_LIMIT:
+        problems.append(f"max_attempts must be at most {ATTEMPTS_LIMIT:,}")
     # Not `factor < 1`: that is false of NaN, which JSON could not even keep.
     sound = policy.backoff_first >= 0 and 1 <= policy.backoff_factor < inf
     if not sound or policy.backoff_max < 0:
@@ -110,9 +115,45 @@ def policy_problems(policy: Policy, *, bounded: bool = True) -> list[str]:
         for name in ("lease", "heartbeat", "start_timeout", "timeout")
         if (value := getattr(policy, name)) is not None and value <= 0
     ]
+    problems += [
+        f"{name} must be under ten years"
+        for name in _SPANS
+        if (value := getattr(policy, name)) is not None and value >= SPAN_LIMIT
+    ]
     if bounded:
         problems += _bound_problems(policy)
     return problems
+
+
+_SPANS = (
+    "backoff_first",
+    "backoff_max",
+    "lease",
+    "heartbeat",
+    "start_timeout",
+    "timeout",
+    "host_recovery",
+)
+_TYPES: dict[str, tuple[type, ...]] = {
+    "max_attempts": (int,),
+    "idempotent": (bool,),
+    "on_exhausted": (str,),
+    "letter_on_fail": (bool,),
+    "on_silence": (str,),
+    "backoff_factor": (float, int),
+    **dict.fromkeys(_SPANS, (int,)),
+    "start_timeout": (int, type(None)),
+    "timeout": (int, type(None)),
+}
+
+
+def _type_problems(policy: Policy) -> list[str]:
+    # By the exact type: True is an int to isinstance, and reads back as none.
+    return [
+        f"{name} must not be a {type(value).__name__}"
+        for name, types in _TYPES.items()
+        if type(value := getattr(policy, name)) not in types
+    ]
 
 
 def _bound_problems(policy: Policy) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from hashlib import blake2b
+from typing import Any
+from uuid import UUID
 
 import msgspec
-from msgspec import Struct
+from msgspec import NODEFAULT, Struct
 
 from holdfast.errors import BadData
 from holdfast.lifecycle.derive import born
@@ -26,11 +29,23 @@ from holdfast.lifecycle.job import (
 from holdfast.lifecycle.payload import (
     DIGEST_SIZE,
     check_labels,
+    check_number,
     check_text,
+    check_time,
     digest,
+    sound_body,
 )
 from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_problems
-from holdfast.lifecycle.states import EventType, KeyKind, Kind, Link, Priority, Retention, State
+from holdfast.lifecycle.states import (
+    Coded,
+    EventType,
+    KeyKind,
+    Kind,
+    Link,
+    Priority,
+    Retention,
+    State,
+)
 from holdfast.lifecycle.times import NOW, Time
 
 
@@ -73,6 +88,8 @@ class Submission(Struct, frozen=True, kw_only=True):
 def submit(submission: Submission, actor: Actor) -> NewJob:
     """Decide a submit. Bad data raises before anything is written."""
     _check(submission)
+    check_text(actor.name, "the actor's name")
+    body = sound_body(submission.body, "body")
     keys = _keys(submission)
     made = Created(
         tenant=submission.tenant,
@@ -113,8 +130,8 @@ def submit(submission: Submission, actor: Actor) -> NewJob:
         correlation_id=submission.correlation_id,
         created=made,
         facts=Facts(held=submission.held_by) if submission.held_by else NO_FACTS,
-        body=submission.body,
-        digest=digest(submission.body),
+        body=body,
+        digest=digest(body),
     )
     return NewJob(record=born(event), event=event, keys=keys)
 
@@ -126,16 +143,71 @@ def _check(submission: Submission) -> None:
     for name in _TEXTS:
         if (value := getattr(submission, name)) is not None:
             check_text(value, name)
-    for need in submission.needs:
-        check_text(need, "a capability in needs", limit=200)
-    if submission.labels:
+    _check_needs(submission.needs)
+    # Not `if labels`: an empty list is no mapping either.
+    if submission.labels != {}:
         check_labels(submission.labels)
-    if submission.env:
+    if submission.env != {}:
         check_labels(submission.env, "env")
-    if submission.policy is not DEFAULT_POLICY and (
-        problems := policy_problems(submission.policy, bounded=False)
-    ):
+    if submission.policy is not DEFAULT_POLICY:
+        _check_policy(submission.policy)
+    _check_words(submission)
+    _check_numbers(submission)
+    _check_times(submission)
+    _check_flags(submission)
+
+
+def _check_needs(needs: frozenset[str]) -> None:
+    if type(needs) is not frozenset:
+        raise BadData(f"needs must be a frozenset of text, not {type(needs).__name__}")
+    for need in needs:
+        check_text(need, "a capability in needs", limit=200)
+
+
+def _check_policy(policy: Policy) -> None:
+    if type(policy) is not Policy:
+        raise BadData(f"policy must be a Policy, not {type(policy).__name__}")
+    if problems := policy_problems(policy, bounded=False):
         raise BadData("; ".join(problems))
+
+
+def _check_words(submission: Submission) -> None:
+    _check_word(submission.kind, Kind, "kind")
+    _check_word(submission.priority, Priority, "priority")
+    if submission.link_kind is not None:
+        _check_word(submission.link_kind, Link, "link_kind")
+    if not isinstance(submission.id, UUID):
+        raise BadData(f"id must be a UUID, not {submission.id!r}")
+    if submission.parent_id is not None and not isinstance(submission.parent_id, UUID):
+        raise BadData(f"parent_id must be a UUID, not {submission.parent_id!r}")
+
+
+def _check_word(value: Coded, words: type[Coded], what: str) -> None:
+    if type(value) is not words or not value.code:
+        known = ", ".join(word for word in words if word.code)
+        raise BadData(f"{what} must be a {words.__name__} ({known}), not {value!r}")
+
+
+def _check_numbers(submission: Submission) -> None:
+    if submission.cpus is not None:
+        check_number(submission.cpus, "cpus")
+    if submission.memory_mb is not None:
+        check_number(submission.memory_mb, "memory_mb")
+    if submission.step_index is not None:
+        check_number(submission.step_index, "step_index", low=0)
+
+
+def _check_times(submission: Submission) -> None:
+    if submission.run_at is not NOW:
+        check_time(submission.run_at, "run_at")
+    if submission.deadline_at is not None:
+        check_time(submission.deadline_at, "deadline_at")
+
+
+def _check_flags(submission: Submission) -> None:
+    for what in ("admitted", "unique_live"):
+        if type(getattr(submission, what)) is not bool:
+            raise BadData(f"{what} must be True or False")
 
 
 _TEXTS = (
@@ -222,9 +294,32 @@ def content_digest(submission: Submission) -> bytes:
     """Digest of what was asked for: two submits with one key and this digest are the same.
 
     The request_id is left out: each call may bring its own, and a known job_id with the same body
-    is the same job all the same (resolution 13).
+    is the same job all the same (resolution 13). So are the minted id and the trace, and whatever
+    has its default: a field that a later version adds must not make an old request another one.
     """
-    asked = msgspec.structs.asdict(submission)
-    del asked["id"], asked["request_id"], asked["trace_id"]
+    asked = {
+        name: value
+        for name, default in _defaults(type(submission))
+        if (value := getattr(submission, name)) != default
+    }
+    if "body" in asked:
+        asked["body"] = bytes(submission.body)
+    if submission.client_job_id is not None:
+        asked["client_job_id"] = submission.client_job_id.lower()
     text = msgspec.json.encode(asked, enc_hook=str, order="deterministic")
     return blake2b(text, digest_size=DIGEST_SIZE).digest()
+
+
+_NOT_ASKED = frozenset({"id", "request_id", "trace_id"})
+
+
+@cache
+def _defaults(kind: type[Submission]) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (
+            field.name,
+            field.default if field.default_factory is NODEFAULT else field.default_factory(),
+        )
+        for field in msgspec.structs.fields(kind)
+        if field.name not in _NOT_ASKED
+    )

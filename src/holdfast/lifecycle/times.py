@@ -29,6 +29,9 @@ HORIZON = 500_000_000_000_000
 Stores send both through one array; `encode` refuses what could be taken for the other.
 """
 
+LAST_INSTANT = 253_402_300_800_000_000
+"""The end of the year 9999: what every engine and language can still write as a date."""
+
 
 def later(time: T, micros: int) -> T:
     """Shift a time, symbolic or not."""

@@ -1,0 +1,88 @@
+"""One use of every operation of a store, so that every statement it has is sent."""
+
+from __future__ import annotations
+
+from holdfast.flow.rebuild import rebuild
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.states import EventType, KeyKind, Letter, State
+from holdfast.ports import Capacity, EventQuery, Query, Store
+from holdfast.testing.acts import all_jobs, chain, claim, claimed_job, running_job, submit_one
+from holdfast.testing.factories import fresh, new_job, owner_of
+from tests.stores.ledgers import problems_of
+from tests.stores.samples import populate, rich
+
+
+async def use_everything(store: Store) -> None:
+    """Write, read, sweep and keep house."""
+    await populate(store)
+    await _write(store)
+    await _read(store)
+    await _find(store)
+    await _keep(store)
+
+
+async def _write(store: Store) -> None:
+    wishes = rich()
+    job = await submit_one(store, **wishes)
+    await store.submit([new_job(**wishes), new_job(job_id=str(job.id)), new_job()])
+    await claim(store, job.queue, capabilities=job.needs, capacity=Capacity(8, 8192))
+    request = fresh("claim")
+    await submit_one(store, queue="twice")
+    for _ in range(2):
+        await claim(store, "twice", request_id=request)
+    held = await claimed_job(store)
+    owner = owner_of(held)
+    life = chain(held, c.Start(actor=owner), c.Heartbeat(actor=owner), c.Complete(actor=owner))
+    await store.commit(life)
+    # Once more: it misses, and what became of it is looked up.
+    await store.commit(life[:1])
+    beating = await running_job(store)
+    await store.commit(chain(beating, c.Heartbeat(actor=owner_of(beating))))
+
+
+async def _read(store: Store) -> None:
+    jobs = await all_jobs(store)
+    await store.get([job.id for job in jobs[:5]])
+    await store.look_up("default", KeyKind.DEDUPE, "nobody's")
+    await store.look_up("default", KeyKind.JOB_ID, str(jobs[0].id))
+    await store.events(jobs[0].id)
+    await store.owned("worker-1")
+    await store.clock()
+    await store.size()
+    await store.due()
+    await store.tail((await store.tail(None, limit=5)).cursor, limit=5)
+    await store.counts()
+    await store.queues()
+    await store.queue_events()
+
+
+async def _find(store: Store) -> None:
+    job = (await all_jobs(store))[-1]
+    for query in (
+        Query(),
+        Query(before=job.id),
+        Query(states=(State.QUEUED,), queue="default", task="greet", tenant="default"),
+        Query(created_from=1, created_until=2),
+        Query(parent_id=job.id),
+        Query(workflow_id="flow"),
+        Query(correlation_id="one"),
+        Query(error_code="boom"),
+        Query(letter=Letter.OPEN),
+    ):
+        await store.find(query)
+    for common in (EventType.CREATED, EventType.SUCCEEDED):
+        await store.find_events(EventQuery(type=common.code, since=1, until=2))
+    await store.find_events(EventQuery(type=EventType.CANCELLED.code, since=1, until=2))
+    await store.find_events(EventQuery(correlation_id="one"))
+
+
+async def _keep(store: Store) -> None:
+    await store.pause("default", actor="ann", request_id=fresh("pause"))
+    await store.resume("default", actor="ann")
+    await store.fold_counts()
+    await store.erase_bodies([job.id for job in await all_jobs(store)])
+    await store.drop_beats(before=(await store.clock()).now)
+    await problems_of(store)
+    await rebuild(store)
+    await store.bump_epoch()
+    await store.due()

@@ -192,6 +192,8 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
     """Why the row or an event could not be read at all."""
     events: list[LoggedEvent]
     keys: list[KeyRow]
+    unclaimed: bool = False
+    """It is held, and no claim of its owner names it: no sweep would notice a passed lease."""
 
 
 class Clock(Struct, frozen=True):
@@ -306,7 +308,13 @@ class Store(Protocol):
     def ledger(
         self, *, after: JobId | None = None, batch: int = 500
     ) -> AsyncIterator[list[LedgerEntry]]:
-        """Read every job and all its events by id, in batches of one short snapshot each."""
+        """Read every job and all its events by id, in batches of one short snapshot each.
+
+        Also ids of which there are but events, or keys: that is damage.
+        """
+
+    async def dictionary_problems(self) -> list[str]:
+        """Say which policies and needs are not what their key stands for."""
 
     async def size(self) -> int:
         """Estimate how many jobs there are, for a progress bar."""

@@ -58,5 +58,6 @@ async def _empty(url: str) -> None:
         await connection.execute("; ".join(row[0] for row in tables))
         await connection.execute("DELETE FROM needs WHERE id <> 0")
         await connection.execute("UPDATE meta SET value = '1' WHERE key = 'epoch'")
+        await connection.execute("DELETE FROM meta WHERE key = 'sealing_log'")
     finally:
         await connection.close()

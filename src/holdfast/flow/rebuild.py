@@ -46,7 +46,7 @@ def _restore(
     if job is None:
         report.skipped.append(entry.id)
         return
-    report.changed += job != entry.row
+    report.changed += job != entry.row or entry.unclaimed
     jobs.append(job)
     keys += [
         (

@@ -6,7 +6,9 @@ without a false alarm.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -15,17 +17,18 @@ from holdfast.lifecycle.invariants import broken_rules
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.ledger import log_problems
 from holdfast.lifecycle.payload import digest
-from holdfast.lifecycle.states import KeyKind, State
+from holdfast.lifecycle.states import KeyKind, Retention, State
 from holdfast.lifecycle.submit import derived_keys
-from holdfast.ports import LedgerEntry, Store
+from holdfast.ports import Count, LedgerEntry, Store
 
 Progress = Callable[[int], None]
+Summary: TypeAlias = Counter[tuple[str, str, State]]
 
 
 class Problem(Struct, frozen=True):
-    """What is wrong with one job."""
+    """What is wrong with one job, or with none of them in particular."""
 
-    id: JobId
+    id: JobId | None
     text: str
 
 
@@ -44,17 +47,50 @@ async def verify(
 ) -> Report:
     """Check every job of a store, telling each problem as it is found."""
     report = Report()
+
+    def tell(id_: JobId | None, text: str) -> None:
+        report.problems += 1
+        on_problem(Problem(id_, text))
+
+    for text in await store.dictionary_problems():
+        tell(None, text)
+    began = await store.clock()
+    counts = await store.counts()
+    recount: Summary | None = Counter()
     async for entry in _entries(store):
         report.jobs += 1
         report.events += len(entry.events)
-        report.erased += sum(event.body is None and event.digest is not None
-                             for event in entry.events)  # fmt: skip
-        for text in entry_problems(entry):
-            report.problems += 1
-            on_problem(Problem(entry.id, text))
+        report.erased += sum(map(_is_erased, entry.events))
+        problems, job = _judge(entry)
+        for text in problems:
+            tell(entry.id, text)
+        recount = _recounted(recount, job, began.now)
         if progress is not None:
             progress(report.jobs)
+    if recount is not None and counts == await store.counts():
+        for text in _summary_problems(counts, recount):
+            tell(None, text)
     return report
+
+
+def _recounted(recount: Summary | None, job: Job | None, began: int) -> Summary | None:
+    """Count one more job; None if the summaries cannot be judged, because something moved since."""
+    if recount is None or job is None or job.updated_at >= began:
+        return None
+    recount[job.tenant, job.queue, job.state] += 1
+    return recount
+
+
+def _summary_problems(counts: list[Count], recount: Summary) -> list[str]:
+    found: Summary = Counter()
+    for one in counts:
+        found[one.tenant, one.queue, one.state] += one.jobs
+    return [
+        f"the summaries count {found[key]} jobs {key[2]} in queue {key[1]!r} of tenant {key[0]!r}, "
+        f"there are {recount[key]}"
+        for key in sorted({*found, *recount}, key=str)
+        if found[key] != recount[key]
+    ]
 
 
 async def _entries(store: Store) -> AsyncIterator[LedgerEntry]:
@@ -65,23 +101,42 @@ async def _entries(store: Store) -> AsyncIterator[LedgerEntry]:
 
 def entry_problems(entry: LedgerEntry) -> list[str]:
     """Say all that is wrong with one job, its log and its keys."""
+    return _judge(entry)[0]
+
+
+def _judge(entry: LedgerEntry) -> tuple[list[str], Job | None]:
+    """Say all that is wrong with one job, and give it as it should be, where that can be told."""
     problems = [entry.unreadable] if entry.unreadable else []
     if not entry.events:
-        return [*problems, "has a row and no events"]
+        return [*problems, _without_events(entry)], entry.row
     problems += log_problems(entry.events)
     problems += _body_problems(entry.events)
     if entry.unreadable:
-        return problems
+        return problems, None
     try:
         derived = derive(entry.events)
     except ValueError as error:
-        return [*problems, str(error)]
-    if entry.row is None or derived is None:
-        return [*problems, "has events and no row"]
-    if not _is_newer(entry):
-        problems += _difference(derived, entry.row)
-        problems += [f"breaks the invariant {name}" for name in broken_rules(entry.row)]
-    return problems + _key_problems(entry, entry.row)
+        return [*problems, str(error)], None
+    if derived is None:
+        return [*problems, "has events that make no job"], None
+    if derived.retention is Retention.LIVE:
+        problems += _missing_bodies(entry.events)
+    if entry.row is None:
+        return [*problems, "has events and no row"], derived
+    if _is_newer(entry):
+        return problems + _key_problems(entry, entry.row), entry.row
+    problems += _difference(derived, entry.row)
+    problems += [f"breaks the invariant {name}" for name in broken_rules(entry.row)]
+    if entry.unclaimed:
+        problems.append("is held, but no claim names it: nobody would notice a passed lease")
+    return problems + _key_problems(entry, entry.row), derived
+
+
+def _without_events(entry: LedgerEntry) -> str:
+    if entry.row is not None or entry.unreadable:
+        return "has a row and no events"
+    keys = ", ".join(f"{key.kind} {key.key!r}" for key in entry.keys)
+    return f"has neither a row nor events, and still holds its {keys}"
 
 
 def _is_newer(entry: LedgerEntry) -> bool:
@@ -95,6 +150,15 @@ def _body_problems(events: list[LoggedEvent]) -> list[str]:
         for event in events
         if event.body is not None and event.digest != digest(event.body)
     ]
+
+
+def _is_erased(event: LoggedEvent) -> bool:
+    return event.body is None and event.digest is not None
+
+
+def _missing_bodies(events: list[LoggedEvent]) -> list[str]:
+    """Name bodies that are gone though nothing of this job was given up for cleaning."""
+    return [f"rev {event.rev}: the body is missing" for event in events if _is_erased(event)]
 
 
 def _difference(derived: Job, row: Job) -> list[str]:

@@ -6,9 +6,14 @@ heartbeat is sealed onto the event before it but does not carry the chain on: it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from typing import TypeAlias
 from uuid import UUID
+
+import msgspec
+
+from holdfast.lifecycle.times import SECOND
 
 SEALED = (
     "id",
@@ -31,6 +36,42 @@ SEALED = (
     "digest",
 )
 """What a seal covers, in order. The body is covered by its digest, and so may be erased."""
+
+
+Switches: TypeAlias = Sequence[tuple[int, bool]]
+"""When sealing was turned on and off, oldest first."""
+
+SWITCH_SPAN = 5 * SECOND
+"""How near to a switch an event may have been written on its other side."""
+
+
+def read_switches(text: str | None) -> Switches:
+    """Read the log of switches."""
+    return msgspec.json.decode(text, type=list[tuple[int, bool]]) if text else []
+
+
+def switched(text: str | None, at: int, on: bool) -> str:
+    """Write the log with one more switch, if it is one."""
+    switches = list(read_switches(text))
+    if on != (bool(switches) and switches[-1][1]):
+        switches.append((at, on))
+    return msgspec.json.encode(switches).decode()
+
+
+def must_be_sealed(switches: Switches, at: int, *, told_late: bool) -> bool:
+    """Whether an event of this time was written while sealing was on.
+
+    `told_late`: its time may lie long before its writing, so only a period that lasts still tells.
+    """
+    ends = [*(since for since, _ in switches[1:]), None]
+    return any(
+        on and since + SWITCH_SPAN <= at and _is_before(at, end, told_late=told_late)
+        for (since, on), end in zip(switches, ends, strict=False)
+    )
+
+
+def _is_before(at: int, end: int | None, *, told_late: bool) -> bool:
+    return end is None or (not told_late and at < end - SWITCH_SPAN)
 
 
 def seal(previous: bytes | None, values: Iterable[object]) -> bytes:

@@ -435,14 +435,18 @@ SELECT tenant, queue, state, sum(delta) FROM counts
 WHERE $1::text IS NULL OR tenant = $1 GROUP BY 1, 2, 3 HAVING sum(delta) <> 0 ORDER BY 1, 2, 3
 
 -- name: fold_counts
--- Fold deltas; a second sweep takes other rows, or none.
+-- Fold deltas; a second sweep takes other rows, or none. Tells how many there were, and are.
 WITH gone AS (
     DELETE FROM counts WHERE ctid = ANY (
         ARRAY(SELECT ctid FROM counts LIMIT 10000 FOR UPDATE SKIP LOCKED))
     RETURNING *
+),
+folded AS (
+    INSERT INTO counts
+    SELECT tenant, queue, state, sum(delta) FROM gone GROUP BY 1, 2, 3 HAVING sum(delta) <> 0
+    RETURNING 1
 )
-INSERT INTO counts
-SELECT tenant, queue, state, sum(delta) FROM gone GROUP BY 1, 2, 3 HAVING sum(delta) <> 0
+SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM folded)
 
 -- name: pause
 -- Pause a queue; one that is paused keeps who did it first.
@@ -502,8 +506,11 @@ UPDATE meta SET value = (value::integer + 1)::text WHERE key = 'epoch' RETURNING
 SELECT id FROM jobs WHERE id > $1 ORDER BY id LIMIT $2
 
 -- name: ledger_event_ids
--- The next ids that have events, where no job row is left: orphans at the end of the ledger.
-SELECT id FROM events WHERE id > $1 AND rev >= 0 ORDER BY id LIMIT $2
+-- The next ids that have events, heartbeats or keys, where no job row is left: orphans at the end
+-- of the ledger.
+(SELECT id FROM events WHERE id > $1 AND rev >= 0 ORDER BY id LIMIT $2)
+UNION (SELECT id FROM beats WHERE id > $1 AND rev >= 0 ORDER BY id LIMIT $2)
+UNION (SELECT id FROM keys WHERE id > $1 ORDER BY id LIMIT $2)
 
 -- name: ledger_jobs
 -- Job rows between two ids.
@@ -521,6 +528,16 @@ ORDER BY id, rev
 -- name: ledger_keys
 -- Keys of the jobs between two ids.
 SELECT id, tenant, kind, key, digest FROM keys WHERE id > $1 AND id <= $2
+
+-- name: ledger_unclaimed
+-- Jobs between two ids that are held though no claim of their owner names them.
+SELECT id FROM jobs AS j WHERE id > $1 AND id <= $2 AND owner IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM claims AS c WHERE c.owner = j.owner AND j.id = ANY (c.ids))
+
+-- name: dictionary
+-- All policies and needs, with what of them stands in columns.
+SELECT 'policy', id, body, lease, running_lease, start_timeout FROM policies
+UNION ALL SELECT 'needs', id, body, NULL, NULL, NULL FROM needs
 
 -- name: size
 -- How many jobs there are, about.
@@ -593,3 +610,12 @@ ALTER TABLE beats ENABLE TRIGGER beats_seal
 UPDATE meta SET value = 'off' WHERE key = 'sealing';
 ALTER TABLE events DISABLE TRIGGER events_seal;
 ALTER TABLE beats DISABLE TRIGGER beats_seal
+
+-- name: sealing_log
+-- When sealing was turned on and off, and the time now.
+SELECT holdfast_now(), (SELECT value FROM meta WHERE key = 'sealing_log')
+
+-- name: set_sealing_log
+-- Keep it.
+INSERT INTO meta (key, value) VALUES ('sealing_log', $1)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
+from holdfast.lifecycle.seal import read_switches
 from holdfast.lifecycle.states import KeyKind, State
 from holdfast.ports import (
     Clock,
@@ -19,7 +20,7 @@ from holdfast.ports import (
     QueueStatus,
     Tail,
 )
-from holdfast.stores.entries import entries, named
+from holdfast.stores.entries import dictionary_problems, entries, named
 from holdfast.stores.postgres.base import BY_BLOCKS, PLANNED_EACH_TIME, Base
 from holdfast.stores.postgres.connections import Connection
 
@@ -65,6 +66,7 @@ class Reading(Base):
         """Look events up across jobs."""
         since, until = query.since or 0, EVER if query.until is None else query.until
         span = (since, until, query.limit)
+        values: tuple[Any, ...]
         if query.correlation_id is not None:
             by, values = "events_by_correlation", (query.correlation_id, *span, query.type)
         else:
@@ -170,12 +172,19 @@ class Reading(Base):
         jobs = await connection.fetch(sql["ledger_jobs"], low, high)
         events = await connection.fetch(sql["ledger_events"], low, high)
         keys = await connection.fetch(sql["ledger_keys"], low, high)
-        return high, (jobs, events, keys)
+        unclaimed = await connection.fetch(sql["ledger_unclaimed"], low, high)
+        _, switches = await connection.fetchrow(sql["sealing_log"])
+        return high, (jobs, events, keys, {row[0] for row in unclaimed}, switches)
 
-    async def _entries(self, rows: tuple[Any, Any, Any]) -> list[LedgerEntry]:
-        jobs, events, keys = rows
+    async def _entries(self, rows: tuple[Any, ...]) -> list[LedgerEntry]:
+        jobs, events, keys, unclaimed, log = rows
         await self._learn(named(jobs, events))
-        return entries(jobs, events, keys, self._seen)
+        switches = read_switches(log)
+        return entries(jobs, events, keys, self._seen, switches=switches, unclaimed=unclaimed)
+
+    async def dictionary_problems(self) -> list[str]:
+        """Say which policies and needs are not what their key stands for."""
+        return dictionary_problems(await self._fetch("dictionary"))
 
 
 def _stored_kind(kind: KeyKind) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.errors import RequestIdReused
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.payload import check_text
+from holdfast.lifecycle.seal import switched
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import (
@@ -22,6 +23,8 @@ from holdfast.stores.postgres.migrate import check_schema
 from holdfast.stores.postgres.rebuilding import rebuild_rows
 from holdfast.stores.postgres.wake import WakeUp
 
+FOLD_BATCH, FOLD_ROUNDS = 10_000, 100
+"""How many deltas one statement folds, and how many of these one call makes at most."""
 CLAIM_MEMORY = 600 * SECOND
 """How long a claim of which nothing is held any more is still known when it is asked for again."""
 
@@ -103,8 +106,11 @@ class PostgresStore(Committing):
             await self._fetch("push_claims", list(pushed), list(pushed.values()))
 
     async def fold_counts(self) -> None:
-        """Fold the summaries' deltas."""
-        await self._fetch("fold_counts")
+        """Fold the summaries' deltas, batch by batch while that leaves far fewer of them."""
+        for _ in range(FOLD_ROUNDS):
+            [(gone, folded)] = await self._fetch("fold_counts")
+            if gone < FOLD_BATCH or folded * 2 > gone:
+                return
 
     async def erase_bodies(self, ids: Sequence[JobId]) -> int:
         """Erase bodies of jobs that are being cleaned."""
@@ -124,6 +130,9 @@ class PostgresStore(Committing):
         async def work(connection: Connection, tries: int) -> None:
             async with connection.transaction():
                 await connection.execute(self._sql["sealing_on" if on else "sealing_off"])
+                # Writers are locked out from here on, so that this time parts them.
+                now, log = await connection.fetchrow(self._sql["sealing_log"])
+                await connection.execute(self._sql["set_sealing_log"], switched(log, now, on))
 
         await self._run(work)
 

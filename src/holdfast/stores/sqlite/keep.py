@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.errors import RequestIdReused
 from holdfast.lifecycle.job import Job, JobId
+from holdfast.lifecycle.seal import switched
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import Due, KeyRow, QueueStatus
@@ -120,7 +121,8 @@ def bump_epoch(turn: Turn) -> int:
 
 def set_sealing(turn: Turn, on: bool) -> None:
     """Turn the hash chain over new events on or off."""
-    turn.write("set_meta", [("sealing", "on" if on else "off")])
+    log = switched(turn.meta().get("sealing_log"), turn.now, on)
+    turn.write("set_meta", [("sealing", "on" if on else "off"), ("sealing_log", log)])
 
 
 def rebuild(turn: Turn, jobs: Sequence[Job], keys: Sequence[tuple[JobId, KeyRow]]) -> None:

@@ -9,7 +9,7 @@ SELECT key, value FROM meta
 
 -- name: set_meta
 -- Change one of them.
-UPDATE meta SET value = ?2 WHERE key = ?1
+INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value
 
 -- name: submit
 -- Insert a decided job. Its first event follows by the statement `event`.
@@ -345,10 +345,11 @@ DELETE FROM beats WHERE (id, rev) IN (
 SELECT id FROM jobs WHERE id > ? ORDER BY id LIMIT ?
 
 -- name: ledger_event_ids
--- The next ids that have events or heartbeats: where no job row is left, orphans.
+-- The next ids that have events, heartbeats or keys: where no job row is left, orphans.
 SELECT id FROM (
     SELECT DISTINCT id FROM events WHERE id > ?1
-    UNION SELECT DISTINCT id FROM beats WHERE id > ?1)
+    UNION SELECT DISTINCT id FROM beats WHERE id > ?1
+    UNION SELECT DISTINCT id FROM keys WHERE id > ?1)
 ORDER BY id LIMIT ?2
 
 -- name: ledger_jobs
@@ -367,6 +368,16 @@ ORDER BY id, rev
 -- name: ledger_keys
 -- Keys of the jobs between two ids.
 SELECT id, tenant, kind, key, digest FROM keys WHERE id > ? AND id <= ?
+
+-- name: ledger_unclaimed
+-- Jobs between two ids that are held though no claim of their owner names them.
+SELECT id FROM jobs AS j WHERE id > ? AND id <= ? AND owner IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM claims AS c WHERE c.owner = j.owner AND instr(c.ids, j.id) > 0)
+
+-- name: dictionary
+-- All policies and needs, with what of them stands in columns.
+SELECT 'policy', id, body, lease, start_timeout FROM policies
+UNION ALL SELECT 'needs', id, body, NULL, NULL FROM needs
 
 -- name: size
 -- How many jobs there are.

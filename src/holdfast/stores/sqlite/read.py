@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
+from holdfast.lifecycle.seal import read_switches
 from holdfast.lifecycle.states import KeyKind, State
 from holdfast.ports import (
     Count,
@@ -21,7 +22,7 @@ from holdfast.ports import (
     Tail,
 )
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
-from holdfast.stores.entries import entries, named
+from holdfast.stores.entries import dictionary_problems, entries, named
 from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
 
 EVER = 2**62
@@ -150,9 +151,17 @@ def ledger(session: Session, after: bytes, batch: int) -> Ledger | None:
     jobs = [_readable(row, _JOB_IDS) for row in session.rows("ledger_jobs", (after, high))]
     events = [_readable(row, _EVENT_IDS) for row in session.rows("ledger_events", (after, high))]
     keys = [_readable(row, (0,)) for row in session.rows("ledger_keys", (after, high))]
+    unclaimed = {job_id(row[0]) for row in session.rows("ledger_unclaimed", (after, high))}
     for policy, needs in named(jobs, events):
         session.learn(policy, needs)
-    return high, entries(jobs, events, keys, session.seen)
+    switches = read_switches(session.meta().get("sealing_log"))
+    seen = session.seen
+    return high, entries(jobs, events, keys, seen, switches=switches, unclaimed=unclaimed)
+
+
+def dictionary(session: Session) -> list[str]:
+    """Say which policies and needs are not what their key stands for."""
+    return dictionary_problems(session.rows("dictionary"))
 
 
 _JOB_IDS = (JOB_COLUMNS.index("id"), JOB_COLUMNS.index("parent_id"))

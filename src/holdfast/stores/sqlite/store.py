@@ -255,6 +255,10 @@ class SqliteStore:
             low, entries = page
             yield entries
 
+    async def dictionary_problems(self) -> list[str]:
+        """Say which policies and needs are not what their key stands for."""
+        return await self._read(read.dictionary)
+
     async def size(self) -> int:
         """Tell how many jobs there are, by the summaries."""
         return await self._read(read.size)

@@ -86,11 +86,15 @@ class Sweeping:
 
         assert await due(store) == [job.id]
 
-    async def test_a_run_that_takes_too_long_is_due(self, store: Store) -> None:
+    async def test_a_run_that_takes_too_long_is_left_to_its_owner_while_that_lives(
+        self, store: Store
+    ) -> None:
         job = await running_job(store, policy=Policy(timeout=1))
+        silent = await running_job(store, policy=Policy(timeout=1, heartbeat=1))
         await passed(store, job.timeout_at)
+        await passed(store, silent.lease_expires_at)
 
-        assert await due(store) == [job.id]
+        assert await due(store) == [silent.id]
 
     async def test_a_wait_whose_time_has_come_is_due(self, store: Store) -> None:
         job = await running_job(store)

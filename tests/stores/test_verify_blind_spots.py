@@ -1,0 +1,188 @@
+"""Damage that a ledger can take where no job's row shows it, and what verify says of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import apsw
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from holdfast.flow.perform import perform
+from holdfast.flow.rebuild import rebuild
+from holdfast.flow.verify import verify
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle import seal
+from holdfast.lifecycle.job import JobId
+from holdfast.ports import Store
+from holdfast.testing.acts import passed, running_job, submit_one
+from holdfast.testing.factories import CONTROL
+from holdfast.wiring import opened, read_address
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty store of either engine."""
+    if request.param == "sqlite":
+        return str(tmp_path / "jobs.db")
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest_asyncio.fixture
+async def store(place: str) -> AsyncIterator[Store]:
+    async with opened(read_address(place)) as store:
+        yield store
+
+
+async def damage(place: str, statement: str) -> None:
+    """Write past the law, as a foreign tool could."""
+    if "://" in place:
+        connection = await asyncpg.connect(place)
+        await connection.execute("SET session_replication_role = replica")
+        await connection.execute(statement)
+        await connection.close()
+        return
+    file = apsw.Connection(place)
+    triggers = file.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    for (name,) in triggers:
+        file.execute(f"DROP TRIGGER {name}")
+    file.execute(statement)
+    file.close()
+
+
+async def told(store: Store) -> list[tuple[JobId | None, str]]:
+    """Verify, and tell all that was said."""
+    # Summaries are judged only of jobs that stood still since before the look.
+    await passed(store, (await store.clock()).now)
+    found: list[tuple[JobId | None, str]] = []
+    await verify(store, on_problem=lambda one: found.append((one.id, one.text)))
+    return found
+
+
+def matches(found: list[tuple[JobId | None, str]], id_: JobId | None, pattern: str) -> bool:
+    """Whether one problem was told, and it is this."""
+    return len(found) == 1 and found[0][0] == id_ and re.search(pattern, found[0][1]) is not None
+
+
+async def test_a_body_gone_from_a_live_job_is_missed(store: Store, place: str) -> None:
+    job = await submit_one(store, body=b'{"pay":1}')
+    assert await told(store) == []
+    await damage(place, "UPDATE events SET body = NULL")
+    found = await told(store)
+    assert matches(found, job.id, "rev 1: the body is missing"), found
+
+
+async def test_a_changed_policy_is_noticed(store: Store, place: str) -> None:
+    await submit_one(store)
+    await damage(place, "UPDATE policies SET body = replace(body, '{', '{ ')")
+    found = await told(store)
+    assert matches(found, None, r"policy \d+ is not what was written"), found
+
+
+async def test_a_changed_lease_beside_its_policy_is_noticed(store: Store, place: str) -> None:
+    await submit_one(store)
+    await damage(place, "UPDATE policies SET lease = lease + 1")
+    found = await told(store)
+    assert matches(found, None, r"policy \d+ is not what was written"), found
+
+
+async def test_changed_needs_are_noticed(store: Store, place: str) -> None:
+    await submit_one(store, needs=frozenset({"gpu"}))
+    await damage(place, "UPDATE needs SET body = '[\"tpu\"]' WHERE id <> 0")
+    found = await told(store)
+    assert matches(found, None, r"needs \d+ is not what was written"), found
+
+
+async def test_a_key_of_no_job_is_found(store: Store, place: str) -> None:
+    await submit_one(store, dedupe_key="K")
+    other = "x'ffffffffffffffffffffffffffffffff'"
+    if "://" in place:
+        other = "'ffffffff-ffff-ffff-ffff-ffffffffffff'"
+    await damage(
+        place,
+        f"INSERT INTO keys SELECT tenant, kind, 'ORPHAN', {other}, digest FROM keys",
+    )
+    found = await told(store)
+    pattern = "neither a row nor events, and still holds its dedupe.* 'ORPHAN'"
+    assert matches(found, JobId(UUID(int=2**128 - 1)), pattern), found
+
+
+async def test_a_held_job_without_a_claim_is_found_and_mended(store: Store, place: str) -> None:
+    job = await running_job(store)
+    await damage(place, "DELETE FROM claims")
+    found = await told(store)
+    assert matches(found, job.id, "no claim names it"), found
+    assert (await rebuild(store)).changed == 1
+    assert await told(store) == []
+    assert [held.id for held in await store.owned(job.owner or "")] == [job.id]
+
+
+async def test_wrong_summaries_are_found_and_mended(store: Store, place: str) -> None:
+    await submit_one(store, queue="q")
+    column = "delta" if "://" in place else "jobs"
+    await damage(place, f"UPDATE counts SET {column} = 77")
+    found = await told(store)
+    assert matches(found, None, "count 77 jobs queued in queue 'q' of tenant .*, there are 1"), (
+        found
+    )
+    await rebuild(store)
+    assert await told(store) == []
+
+
+async def test_sealing_off_and_on_again_is_no_damage(store: Store) -> None:
+    await store.set_sealing(True)
+    job = await submit_one(store)
+    await store.set_sealing(False)
+    await perform(store, job.id, c.Hold(actor=CONTROL, hold="a"))
+    assert await told(store) == []
+    await store.set_sealing(True)
+    await perform(store, job.id, c.Unhold(actor=CONTROL, hold="a"))
+    await perform(store, job.id, c.Hold(actor=CONTROL, hold="b"))
+    assert await told(store) == []
+
+
+async def test_the_seals_on_both_sides_of_a_pause_still_catch_a_change(
+    store: Store, place: str
+) -> None:
+    await store.set_sealing(True)
+    job = await submit_one(store)
+    await store.set_sealing(False)
+    await perform(store, job.id, c.Hold(actor=CONTROL, hold="a"))
+    await store.set_sealing(True)
+    await perform(store, job.id, c.Unhold(actor=CONTROL, hold="a"))
+    await damage(place, "UPDATE events SET actor = 'gateway:mallory' WHERE rev <> 2")
+    texts = " ".join(text for _, text in await told(store))
+    assert "rev 1: the seal is broken" in texts
+    assert "rev 3: the seal is broken" in texts
+
+
+async def test_a_seal_removed_while_sealing_was_on_is_noticed(
+    store: Store, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seal, "SWITCH_SPAN", 0)
+    await store.set_sealing(True)
+    job = await submit_one(store)
+    assert await told(store) == []
+    await damage(place, "UPDATE events SET seal = NULL")
+    found = await told(store)
+    assert matches(found, job.id, "rev 1: has no seal though sealing was on"), found
+
+
+def test_an_event_near_a_switch_may_stand_on_either_side_of_it() -> None:
+    span = seal.SWITCH_SPAN
+    switches = [(100 * span, True), (200 * span, False)]
+    judged = [
+        seal.must_be_sealed(switches, at * span, told_late=False) for at in (50, 100, 150, 200, 250)
+    ]
+    assert judged == [False, False, True, False, False]
+
+
+def test_an_event_told_late_must_be_sealed_only_where_sealing_never_ended() -> None:
+    span = seal.SWITCH_SPAN
+    switches = [(100 * span, True), (200 * span, False), (300 * span, True)]
+    assert not seal.must_be_sealed(switches, 150 * span, told_late=True)
+    assert seal.must_be_sealed(switches, 350 * span, told_late=True)

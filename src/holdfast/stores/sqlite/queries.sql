@@ -237,9 +237,10 @@ WHERE type = ? AND at >= ? AND at < ? ORDER BY at, id, rev LIMIT ?
 -- name: events_by_correlation
 -- B19: (correlation_id), through the first event that carries it.
 SELECT {{columns.events.e}}
-FROM (SELECT DISTINCT id FROM events WHERE correlation_id = ?) AS f
+FROM (SELECT DISTINCT id FROM events WHERE correlation_id = ?1) AS f
 CROSS JOIN events AS e ON e.id = f.id
-WHERE e.at >= ? AND e.at < ? ORDER BY e.at, e.id, e.rev LIMIT ?
+WHERE e.at >= ?2 AND e.at < ?3 AND (?5 IS NULL OR e.type = ?5)
+ORDER BY e.at, e.id, e.rev LIMIT ?4
 
 -- name: tail
 -- All events after a position: commits come one after the other, so none appears behind it.

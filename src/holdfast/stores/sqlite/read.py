@@ -77,10 +77,9 @@ def find_events(session: Session, query: EventQuery) -> list[LoggedEvent]:
     """Look events up across jobs."""
     since, until = query.since or 0, EVER if query.until is None else query.until
     if query.correlation_id is not None:
-        found = session.events(
-            "events_by_correlation", (query.correlation_id, since, until, query.limit)
+        return session.events(
+            "events_by_correlation", (query.correlation_id, since, until, query.limit, query.type)
         )
-        return [event for event in found if query.type in (None, event.type.code)]
     return session.events("events_by_type", (query.type, since, until, query.limit))
 
 

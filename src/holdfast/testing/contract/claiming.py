@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.errors import LeaseConflictError, Refused
+from holdfast.errors import LeaseConflictError, RequestIdReused
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import apply
 from holdfast.lifecycle.job import NO_FACTS, Facts, Job, LoggedEvent
@@ -203,8 +203,20 @@ class Claiming:
         asked = request()
         [claimed] = await store.claim(asked)
 
-        with pytest.raises(Refused):
+        with pytest.raises(RequestIdReused) as refused:
             await store.claim(replace(asked, owner="worker-2"))
+        assert refused.value.reason_code == "request_id_reused"
+        assert await stored(store, claimed.job.id) == claimed.job
+
+    async def test_a_repeated_request_of_an_older_epoch_is_told_so(self, store: Store) -> None:
+        await submit_one(store)
+        asked = request()
+        [claimed] = await store.claim(asked)
+        await store.bump_epoch()
+
+        with pytest.raises(LeaseConflictError) as refused:
+            await store.claim(asked)
+        assert refused.value.reason_code == "lease_lost"
         assert await stored(store, claimed.job.id) == claimed.job
 
     @pytest.mark.req("B2", "C7")

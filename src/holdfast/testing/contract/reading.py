@@ -197,6 +197,18 @@ class Reading:
         assert {event.id for event in events} == {first.id, second.id}
         assert [event.at for event in events] == sorted(event.at for event in events)
 
+    @pytest.mark.req("B19")
+    async def test_a_limit_counts_only_events_of_the_type_that_was_asked_for(
+        self, store: Store
+    ) -> None:
+        for _ in range(4):
+            await submit_one(store, correlation_id="order-1")
+        done = await job_in(store, State.SUCCEEDED, correlation_id="order-1")
+
+        kind = EventType.SUCCEEDED.code
+        found = await _looked_up(store, correlation_id="order-1", type=kind, limit=2)
+        assert found == [(done.id, done.rev)]
+
     @pytest.mark.req("B4")
     async def test_the_tail_brings_every_event_once(self, store: Store) -> None:
         await asyncio.gather(*(_long_life(store) for _ in range(5)))

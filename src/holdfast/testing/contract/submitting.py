@@ -10,7 +10,7 @@ from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import EventType, KeyKind, Kind, Link, Priority, State
 from holdfast.lifecycle.submit import submit
 from holdfast.lifecycle.times import After
-from holdfast.ports import Store, SubmitOutcome, Submitted
+from holdfast.ports import Store, SubmitOutcome, SubmitRefused, Submitted
 from holdfast.testing.acts import all_jobs, stored, submit_one
 from holdfast.testing.factories import GATEWAY, HOUR, job_ids, new_job, submission
 
@@ -180,6 +180,17 @@ class Submitting:
 
         assert _id(outcomes[0]) == _id(outcomes[2]) == job.record.id
         assert len(await all_jobs(store)) == 2
+
+    @pytest.mark.req("C6")
+    async def test_an_id_that_another_job_has_is_refused(self, store: Store) -> None:
+        first = new_job(body=b"1")
+        await store.submit([first])
+        [outcome] = await store.submit([new_job(id=first.record.id, body=b"2")])
+
+        assert isinstance(outcome, SubmitRefused)
+        assert (outcome.code, outcome.holder) == ("key_conflict", first.record.id)
+        [event] = await store.events(first.record.id)
+        assert event.body == b"1"
 
 
 def _id(outcome: SubmitOutcome) -> JobId:

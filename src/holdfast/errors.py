@@ -113,6 +113,12 @@ class SchemaMismatch(StoreError):
     code = "schema_mismatch"
 
 
+class NoSuchStore(StoreError):
+    """There is no store at that place. `holdfast migrate` makes one."""
+
+    code = "no_such_store"
+
+
 class BadAddress(HoldfastError):
     """An address that names no store."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
 
@@ -30,7 +30,7 @@ def read_address(text: str) -> Address:
     Two parameters of a PostgreSQL url are Holdfast's own: `pooled=true` for PgBouncer in
     transaction mode, and `listen_url` for a direct address to be woken up through.
     """
-    scheme = urlsplit(text).scheme
+    scheme = _parts(text).scheme
     if scheme in ("postgres", "postgresql"):
         return _postgres_address(text)
     if scheme == "sqlite":
@@ -42,6 +42,21 @@ def read_address(text: str) -> Address:
     return Address(engine="sqlite", place=text)
 
 
+def _parts(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError as error:
+        raise BadAddress(f"{text!r} is no store: {error}") from error
+
+
+def _check_ports(text: str, parts: SplitResult) -> None:
+    # Not `parts.port`: PostgreSQL lets an address name several hosts.
+    for host in parts.netloc.rpartition("@")[2].split(","):
+        port = host.rpartition("]")[2].partition(":")[2]
+        if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+            raise BadAddress(f"{text!r} is no store: {port!r} is no port")
+
+
 def _sqlite_path(text: str) -> str:
     rest = text.removeprefix("sqlite://")
     if rest in ("", ":memory:", "/:memory:"):
@@ -51,7 +66,8 @@ def _sqlite_path(text: str) -> str:
 
 
 def _postgres_address(text: str) -> Address:
-    parts = urlsplit(text)
+    parts = _parts(text)
+    _check_ports(text, parts)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     pooled = given.pop("pooled", "false").lower() in ("1", "true", "yes", "on")
     listen_url = given.pop("listen_url", None)
@@ -92,12 +108,19 @@ async def opened(address: Address, *, deadline_seconds: float = 30.0) -> AsyncIt
         await store.close()
 
 
-async def migrate(address: Address, *, progress: Progress | None = None) -> list[int]:
-    """Bring a store's schema up to date; returns the migrations that were applied."""
+async def migrate(
+    address: Address, *, progress: Progress | None = None, beside_others: bool = False
+) -> list[int]:
+    """Bring a store's schema up to date; returns the migrations that were applied.
+
+    `beside_others` lets a new schema be made where somebody else's tables are.
+    """
     if address.engine == "sqlite":
         from holdfast.stores.sqlite.migrate import migrate as sqlite_migrate
 
-        return sqlite_migrate(address.place, progress=progress)
+        return sqlite_migrate(address.place, progress=progress, beside_others=beside_others)
     from holdfast.stores.postgres.migrate import migrate as postgres_migrate
 
-    return await postgres_migrate(address.listen_url or address.place, progress=progress)
+    return await postgres_migrate(
+        address.listen_url or address.place, progress=progress, beside_others=beside_others
+    )

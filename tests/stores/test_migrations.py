@@ -140,16 +140,17 @@ DIFFERENT_BLOCKS = {
         "find_created_from", "find_created_until", "find_before",
     },
     "postgres locks what it claims, so it merges ranges without locks first": {
-        "claim_first", "claim_head", "claim_ids", "fitting",
+        "claim_first", "claim_firsts", "claim_head", "claim_ids", "fitting",
     },
     "sqlite writes rows one statement at a time, where postgres has one for all": {
         "event", "beat", "count", "claim_event", "claimed", "claimed_under", "commit_fenced",
         "owned_job", "policy", "need", "first_event", "last_seal", "queue", "paused",
     },
-    "postgres reads by arrays of keys": {"policies", "known_ids"},
+    "postgres writes what a batch has of heartbeats in the same statement": {"commit_beats"},
+    "postgres reads by arrays of keys": {"policies"},
     "sqlite keeps the clock in Python, and epoch and sealing in one read": {"meta", "set_meta"},
     "postgres has its clock, epoch and sealing in the server": {
-        "clock", "bump_epoch", "sealing_on", "sealing_off",
+        "clock", "bump_epoch", "sealing_on", "sealing_off", "sealing_log", "set_sealing_log",
     },
     "a rebuild on postgres disables the triggers": {
         "rebuild_begin", "rebuild_end", "rebuild_forget",
@@ -157,7 +158,7 @@ DIFFERENT_BLOCKS = {
     "a rebuild on sqlite drops and remakes them": {
         "guards", "drop_guard", "remove_job", "remove_keys", "restore_job", "clear_counts",
     },
-    "the tail of postgres goes up to the oldest open transaction": {"tail_bounds", "tail_next"},
+    "the tail of postgres goes up to the oldest open transaction": {"tail_bounds"},
     "summaries of postgres are deltas": {"fold_counts"},
     "postgres only estimates": {"size_exactly"},
 }  # fmt: skip
@@ -303,8 +304,29 @@ async def test_a_newer_schema_is_refused_with_what_to_do(
     for store in (PostgresStore(postgres_url), SqliteStore(path)):
         with pytest.raises(SchemaMismatch, match="at migration 99, not 1; upgrade Holdfast"):
             await store.open()
-    assert await postgres.migrate(postgres_url) == []
-    assert sqlite.migrate(path) == []
+    with pytest.raises(SchemaMismatch, match="at migration 99, not 1; upgrade Holdfast"):
+        await postgres.migrate(postgres_url)
+    with pytest.raises(SchemaMismatch, match="at migration 99, not 1; upgrade Holdfast"):
+        sqlite.migrate(path)
+
+
+async def test_somebody_elses_tables_are_not_migrated_into_unless_that_is_meant(
+    postgres_cluster: PostgresCluster, empty_url: str, tmp_path: Path
+) -> None:
+    theirs = "CREATE TABLE somebody_elses (number integer)"
+    postgres_cluster.sql(theirs, database_of(empty_url))
+    path = tmp_path / "foreign.db"
+    connection = apsw.Connection(str(path))
+    connection.execute(theirs)
+    connection.close()
+    with pytest.raises(SchemaMismatch, match=r"holds other tables .* --beside-others"):
+        await postgres.migrate(empty_url)
+    with pytest.raises(SchemaMismatch, match=r"holds other tables .* --beside-others"):
+        sqlite.migrate(path)
+    assert tables(postgres_cluster, empty_url) == tables_of(path) == {"somebody_elses"}
+
+    assert await postgres.migrate(empty_url, beside_others=True) == [1]
+    assert sqlite.migrate(path, beside_others=True) == [1]
 
 
 async def test_a_new_file_gets_its_schema_by_being_opened(tmp_path: Path) -> None:

@@ -122,6 +122,50 @@ def test_a_database_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch
     assert "store_unavailable" in outcome.output
 
 
+COMMANDS = ("verify", "rebuild --yes", "epoch show", "epoch bump", "seal on", "reconcile --once")
+
+
+@pytest.mark.parametrize("empty", [False, True], ids=["no file", "an empty file"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_mistyped_path_is_refused_and_nothing_is_made(
+    tmp_path: Path, command: str, empty: bool
+) -> None:
+    place = tmp_path / "jbos.db"
+    if empty:
+        place.touch()
+    outcome = run(*command.split(), "--url", str(place))
+    assert outcome.exit_code == STORE_FAILED
+    assert "no_such_store" in outcome.output
+    assert [file.stat().st_size for file in tmp_path.iterdir()] == [0] * empty
+
+
+@pytest.mark.parametrize("address", ["u@127.0.0.1:notaport/db", "u@a:1,b:99999/db", "[::1/db"])
+def test_a_bad_port_or_host_is_a_bad_address(address: str) -> None:
+    outcome = run("verify", "--url", f"postgresql://{address}")
+    assert outcome.exit_code == BAD_INPUT
+    assert "bad_address" in outcome.output
+
+
+def test_several_hosts_with_good_ports_are_an_address() -> None:
+    place = "postgresql://u:p%40@[::1]:5432,b:5433,c/db"
+    assert read_address(place).place == place
+
+
+def test_migrate_says_that_a_schema_is_newer_or_somebody_elses(tmp_path: Path) -> None:
+    place = str(tmp_path / "jobs.db")
+    run("migrate", "--url", place)
+    damage(place, "INSERT INTO migrations (number, name) VALUES (99, 'future')")
+    outcome = run("migrate", "--url", place)
+    assert (outcome.exit_code, "upgrade Holdfast" in outcome.output) == (STORE_FAILED, True)
+
+    foreign = str(tmp_path / "foreign.db")
+    damage(foreign, "CREATE TABLE somebody_elses (number integer)")
+    outcome = run("migrate", "--url", foreign)
+    assert (outcome.exit_code, "--beside-others" in outcome.output) == (STORE_FAILED, True)
+    assert run("migrate", "--url", foreign, "--beside-others").exit_code == 0
+    assert run("verify", "--url", foreign).exit_code == 0
+
+
 def test_a_file_that_is_no_database_is_said(tmp_path: Path) -> None:
     place = tmp_path / "notes.txt"
     place.write_text("this is not a database, it is a shopping list " * 100)

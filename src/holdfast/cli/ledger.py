@@ -39,7 +39,14 @@ def register(app: typer.Typer) -> None:
     app.add_typer(seal_app, name="seal")
 
 
-def migrate(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def migrate(
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+    beside_others: Annotated[
+        bool,
+        typer.Option("--beside-others", help="Go ahead where somebody else's tables are."),
+    ] = False,
+) -> None:
     """Bring the store's schema up to date. Safe to repeat, and to stop in between."""
     address = address_of(url)
 
@@ -47,7 +54,7 @@ def migrate(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         if not as_json:
             out.print(f"applying {number:04} {name}", markup=False)
 
-    applied = run(wiring.migrate(address, progress=say))
+    applied = run(wiring.migrate(address, progress=say, beside_others=beside_others))
     if as_json:
         print_json({"applied": applied})
     else:
@@ -69,7 +76,8 @@ def verify(
         if as_json:
             problems.append(problem)
         else:
-            err.print(f"job {problem.id}: {problem.text}", markup=False, soft_wrap=True)
+            whose = "ledger" if problem.id is None else f"job {problem.id}"
+            err.print(f"{whose}: {problem.text}", markup=False, soft_wrap=True)
 
     async def work(store: Store) -> Report:
         with counting("verifying", await store.size(), quiet=quiet or as_json) as progress:
@@ -82,7 +90,10 @@ def verify(
                 "jobs": report.jobs,
                 "events": report.events,
                 "erased": report.erased,
-                "problems": [{"job": str(one.id), "problem": one.text} for one in problems],
+                "problems": [
+                    {"job": None if one.id is None else str(one.id), "problem": one.text}
+                    for one in problems
+                ],
             }
         )
     else:

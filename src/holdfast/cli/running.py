@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -19,7 +20,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from holdfast.errors import BadAddress, BadData, HoldfastError, Refused, StoreError
+from holdfast.errors import BadAddress, BadData, HoldfastError, NoSuchStore, Refused, StoreError
 from holdfast.ports import Store
 from holdfast.wiring import Address, opened, read_address
 
@@ -83,8 +84,19 @@ def address_of(url: str) -> Address:
 
 async def with_store(url: str, work: Callable[[Store], Awaitable[R]]) -> R:
     """Open the store and do the work."""
-    async with opened(read_address(url), deadline_seconds=PATIENCE_SECONDS) as store:
+    address = read_address(url)
+    _check_there(address)
+    async with opened(address, deadline_seconds=PATIENCE_SECONDS) as store:
         return await work(store)
+
+
+def _check_there(address: Address) -> None:
+    """Refuse a file that is not there: opening makes one, so that a typo would pass for success."""
+    if address.engine != "sqlite" or address.place == ":memory:":
+        return
+    file = Path(address.place)
+    if not file.exists() or (file.is_file() and file.stat().st_size == 0):
+        raise NoSuchStore(f"there is no store at {address.place!r}; `holdfast migrate` makes one")
 
 
 def print_json(value: Any) -> None:

@@ -10,6 +10,7 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from holdfast.errors import SchemaMismatch
 from holdfast.lifecycle.states import Coded, EventType, KeyKind, Retention, State
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
 from holdfast.stores.law import FRAGMENTS
@@ -65,6 +66,19 @@ def blocks(package: str, file: str = "queries.sql") -> dict[str, str]:
 def schema(package: str) -> str:
     """Write the whole schema as it stands after all migrations."""
     return fill(files(package).joinpath("schema.in.sql").read_text(encoding="utf-8"))
+
+
+def newer_schema(found: int, known: int) -> SchemaMismatch:
+    """Say that a database is of a later version than this one."""
+    return SchemaMismatch(f"the schema is at migration {found}, not {known}; upgrade Holdfast")
+
+
+def foreign_tables(place: str) -> SchemaMismatch:
+    """Say that a database is in use by somebody else."""
+    return SchemaMismatch(
+        f"{place!r} holds other tables and none of Holdfast's; check the address, or migrate with "
+        "--beside-others"
+    )
 
 
 def migrations(package: str) -> list[tuple[int, str, str]]:

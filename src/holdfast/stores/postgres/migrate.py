@@ -9,7 +9,7 @@ import asyncpg
 
 from holdfast.errors import SchemaMismatch, StoreUnavailable
 from holdfast.stores.postgres.connections import PASSING, Connection, translated
-from holdfast.stores.text import migrations
+from holdfast.stores.text import foreign_tables, migrations, newer_schema
 
 PACKAGE = "holdfast.stores.postgres"
 _LOCK = 7_261_038_111
@@ -21,17 +21,23 @@ def latest() -> int:
     return migrations(PACKAGE)[-1][0]
 
 
-async def migrate(url: str, *, progress: Callable[[int, str], None] | None = None) -> list[int]:
+async def migrate(
+    url: str,
+    *,
+    progress: Callable[[int, str], None] | None = None,
+    beside_others: bool = False,
+) -> list[int]:
     """Bring a database up to date; returns the migrations that were applied.
 
     Stopped in between, it goes on where it was: each migration is one transaction with its entry.
+    A schema that holds other tables, and none of ours, is refused unless `beside_others`.
     """
     try:
         connection = await asyncpg.connect(url, statement_cache_size=0, timeout=10)
     except (asyncpg.PostgresError, *PASSING) as error:
         raise StoreUnavailable(f"PostgreSQL could not be reached: {error}") from error
     try:
-        return await _apply_all(connection, progress)
+        return await _apply_all(connection, progress, beside_others=beside_others)
     except PASSING as error:
         raise StoreUnavailable(f"PostgreSQL went away, migrate again: {error}") from error
     except asyncpg.PostgresError as error:
@@ -41,12 +47,17 @@ async def migrate(url: str, *, progress: Callable[[int, str], None] | None = Non
 
 
 async def _apply_all(
-    connection: Connection, progress: Callable[[int, str], None] | None
+    connection: Connection,
+    progress: Callable[[int, str], None] | None,
+    *,
+    beside_others: bool,
 ) -> list[int]:
     applied = []
     for number, name, text in migrations(PACKAGE):
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            # Not before the lock: a session that found no table would go on finding none.
+            await _check_target(connection, beside_others=beside_others)
             if number in await _numbers(connection):
                 continue
             if progress is not None:
@@ -57,6 +68,21 @@ async def _apply_all(
             )
             applied.append(number)
     return applied
+
+
+async def _check_target(connection: Connection, *, beside_others: bool) -> None:
+    if await connection.fetchval("SELECT to_regclass('migrations') IS NOT NULL"):
+        found = await connection.fetchval("SELECT max(number) FROM migrations")
+        if (found or 0) > latest():
+            raise newer_schema(found, latest())
+    elif not beside_others and await connection.fetchval(_FOREIGN):
+        raise foreign_tables(await connection.fetchval("SELECT current_schema()"))
+
+
+# An extension's own tables are nobody's data.
+_FOREIGN = """SELECT count(*) > 0 FROM pg_class AS c
+WHERE relnamespace = to_regnamespace(quote_ident(current_schema())) AND relkind IN ('r', 'p')
+    AND NOT EXISTS (SELECT 1 FROM pg_depend WHERE objid = c.oid AND deptype = 'e')"""
 
 
 async def _numbers(connection: Connection) -> set[int]:

@@ -9,7 +9,7 @@ import apsw
 
 from holdfast.errors import SchemaMismatch
 from holdfast.stores.sqlite.connections import Patience, Place, connect, translate
-from holdfast.stores.text import blocks, migrations
+from holdfast.stores.text import blocks, foreign_tables, migrations, newer_schema
 
 PACKAGE = "holdfast.stores.sqlite"
 SQL = blocks(PACKAGE, "migrations.sql")
@@ -20,15 +20,22 @@ def latest() -> int:
     return migrations(PACKAGE)[-1][0]
 
 
-def migrate(path: str | Path, *, progress: Callable[[int, str], None] | None = None) -> list[int]:
+def migrate(
+    path: str | Path,
+    *,
+    progress: Callable[[int, str], None] | None = None,
+    beside_others: bool = False,
+) -> list[int]:
     """Bring a database file up to date; returns the migrations that were applied.
 
     Stopped in between, it goes on where it was: each migration is one transaction with its entry.
+    A file that holds other tables, and none of ours, is refused unless `beside_others`.
     """
     place = Place.of(path)
     try:
         connection = connect(place)
         try:
+            _check_target(connection, place, beside_others=beside_others)
             return _apply_all(connection, place, progress)
         finally:
             connection.close()
@@ -56,6 +63,18 @@ def _apply_all(
                 connection.execute("ROLLBACK")
             raise
     return applied
+
+
+def _check_target(connection: apsw.Connection, place: Place, *, beside_others: bool) -> None:
+    patience = Patience(place.deadline_seconds)
+    found = patience.spend(lambda: _found(connection))
+    if found is not None and found > latest():
+        raise newer_schema(found, latest())
+    # In this order: another migrator may make its tables, and with them its entry, in between.
+    taken = patience.spend(lambda: connection.execute(SQL["tables"]).fetchone()) != (0,)
+    known = patience.spend(lambda: connection.execute(SQL["known"]).fetchone()) is not None
+    if taken and not known and not beside_others:
+        raise foreign_tables(place.path)
 
 
 def prepare(connection: apsw.Connection, place: Place) -> None:

@@ -24,7 +24,7 @@ from holdfast.lifecycle.job import (
     Refusal,
     Unchanged,
 )
-from holdfast.lifecycle.payload import digest
+from holdfast.lifecycle.payload import check_text, check_time, digest, sound_body
 from holdfast.lifecycle.retry import (
     REASONS,
     STAGES,
@@ -167,6 +167,11 @@ def _change(
     submits: tuple[NewJob, ...] = (),
 ) -> Change:
     """Write the one event of a change, and the record that follows from it."""
+    _check_words(command, facts)
+    if run_at is not None and run_at is not NOW:
+        check_time(run_at, "run_at")
+    if body is not None:
+        body = sound_body(body, "body")
     target = row.targets(record.state)
     event: DraftEvent = Event(
         id=record.id,
@@ -193,6 +198,35 @@ def _change(
         fenced=command.actor.role is _OWNER,
         submits=submits,
     )
+
+
+def _check_words(command: c.Command, facts: Facts) -> None:
+    """Refuse text that cannot be kept, as a submit does: by BadData, before anything is written."""
+    if command.reason is not None:
+        check_text(command.reason, "reason", empty=True)
+    if command.request_id is not None:
+        check_text(command.request_id, "request_id")
+    # An owner's name is the one that its claim was written under.
+    if command.actor.role is not _OWNER:
+        check_text(command.actor.name, "the actor's name")
+    if facts is not NO_FACTS:
+        for name in _FACT_TEXTS:
+            if (text := getattr(facts, name)) is not None:
+                check_text(text, name)
+
+
+_FACT_TEXTS = (
+    "held",
+    "unheld",
+    "wait_for",
+    "signal",
+    "step",
+    "error_code",
+    "result_ptr",
+    "stage",
+    "rule",
+    "late_state",
+)
 
 
 def _plain(record: Draft, row: Row, command: c.Command) -> Decision:

@@ -332,6 +332,17 @@ def moves() -> frozenset[tuple[State, State]]:
     return frozenset((source, target) for _, source, target in legal_events() if source is not None)
 
 
+FOLDABLE = frozenset(event for row in TABLE if row.folds for event in row.events)
+"""What may share one row update with its neighbours; beside these only a signal and its resume."""
+
+
+def may_follow(before: EventType, after: EventType) -> bool:
+    """Whether two events of one job may share a row update, one right behind the other."""
+    if before in FOLDABLE and after in FOLDABLE:
+        return True
+    return before is EventType.SIGNAL_RECEIVED and after is EventType.WAIT_COMPLETED
+
+
 def paths() -> frozenset[tuple[State, State]]:
     """Every (from, to) that a fold of two or more events may make in one row update.
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from holdfast.lifecycle.job import NO_FACTS, Change, Draft, Job, JobId, NewJob
 from holdfast.lifecycle.states import BEATS, EventType
 from holdfast.lifecycle.times import After, encode
+from holdfast.lifecycle.transitions import may_follow
 from holdfast.stores.columns import tuple_text
 
 ORDINARY = frozenset({EventType.STARTED, EventType.SUCCEEDED, EventType.PROGRESSED, *BEATS})
@@ -65,7 +66,8 @@ def fold(changes: Sequence[Change]) -> tuple[list[Fold], list[int]]:
     """Group changes by job, sorted by id; also tell for each change the number of its fold.
 
     Sorted, so that two batches lock the rows they share in the same order. A second change of a
-    job that does not follow from the first can only lose: it is `STALE` and is not written.
+    job that does not follow from the first, or may not fold with it, can only lose: it is `STALE`
+    and is not written.
     """
     chains: list[list[Change]] = []
     found: dict[JobId, int] = {}
@@ -79,7 +81,7 @@ def fold(changes: Sequence[Change]) -> tuple[list[Fold], list[int]]:
             if number == len(chains):
                 chains.append([])
         chain = chains[number]
-        if chain and change.record.rev != chain[-1].next.rev:
+        if chain and not _follows(chain[-1], change):
             numbers.append(STALE)
         else:
             chain.append(change)
@@ -88,6 +90,10 @@ def fold(changes: Sequence[Change]) -> tuple[list[Fold], list[int]]:
     place = {number: i for i, number in enumerate(order)} | {STALE: STALE}
     folds = [Fold(tuple(chains[i]), _is_ordinary(chains[i])) for i in order]
     return folds, [place[number] for number in numbers]
+
+
+def _follows(before: Change, change: Change) -> bool:
+    return change.record.rev == before.next.rev and may_follow(before.event.type, change.event.type)
 
 
 def _is_ordinary(chain: list[Change]) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Job, LoggedEvent
+from holdfast.lifecycle.derive import apply
+from holdfast.lifecycle.job import Facts, Job, LoggedEvent
 from holdfast.lifecycle.payload import digest
 from holdfast.lifecycle.states import EventType, KeyKind, State
 from holdfast.lifecycle.times import SECOND
@@ -133,7 +135,9 @@ class Folding:
     async def test_a_fold_with_a_bad_change_leaves_nothing(self, store: Store) -> None:
         job, other = await claimed_job(store), await claimed_job(store)
         actor = owner_of(job)
-        changes = chain(job, c.Start(actor=actor), c.Complete(actor=actor, result_ptr="\ud800"))
+        changes = chain(job, c.Start(actor=actor), c.Complete(actor=actor))
+        event = replace(changes[1].event, facts=Facts(result_ptr="\ud800"))
+        changes[1] = replace(changes[1], event=event, next=apply(changes[1].record, event))
         outcomes = await store.commit([*changes, change(other, c.Start(actor=owner_of(other)))])
 
         assert [type(one) for one in outcomes] == [Rejected, Rejected, Committed]
@@ -182,6 +186,16 @@ class Folding:
         assert [type(one) for one in outcomes] == [Committed, Committed, Lost]
         events = await store.events(job.id)
         assert (len(events), events[-1].body) == (4, b"1")
+
+    async def test_a_heartbeat_does_not_fold(self, store: Store) -> None:
+        # A start may lie before its commit: behind a beat of the same commit it would come first.
+        job = await claimed_job(store)
+        actor = owner_of(job)
+        beat, start = chain(job, c.Heartbeat(actor=actor), c.Start(actor=actor, ago=SECOND))
+        outcomes = await store.commit([beat, start])
+
+        assert [type(one) for one in outcomes] == [Committed, Lost]
+        assert (await stored(store, job.id)).rev == beat.event.rev
 
     @pytest.mark.req("C11")
     async def test_the_end_of_a_fold_frees_the_live_key(self, store: Store) -> None:

@@ -38,15 +38,6 @@ def ranges(queues: Iterable[str], needs: Iterable[int]) -> list[Range]:
     ]
 
 
-def window(all_ranges: Sequence[Range], turn: int) -> list[Range]:
-    """Give the ranges whose turn it is; over the turns each comes equally often."""
-    size = len(all_ranges)
-    if size <= MOST_RANGES:
-        return list(all_ranges)
-    start = turn * MOST_RANGES % size
-    return [all_ranges[(start + i) % size] for i in range(MOST_RANGES)]
-
-
 def windows(all_ranges: Sequence[Range], turn: int) -> Iterator[list[Range]]:
     """Give all ranges, as many at a time as a statement reads, the most urgent class first.
 

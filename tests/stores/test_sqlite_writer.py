@@ -288,3 +288,24 @@ async def test_needs_that_were_rolled_back_do_not_hide_others(store: SqliteStore
     disk.failing = ()
     job = await submit_one(store, needs=frozenset({"cpu"}))
     assert [one.job.id for one in await claim(store, capabilities=able)] == [job.id]
+
+
+async def test_a_claim_is_planned_once_and_not_for_each_time_of_the_clock(
+    store: SqliteStore,
+) -> None:
+    planned: list[str | None] = []
+
+    def note(operation: int, table: str | None, *_: str | None) -> int:
+        # SQLite asks whenever it plans a statement.
+        planned.append(table)
+        return apsw.SQLITE_OK
+
+    def watch(turn: Turn) -> None:
+        turn.connection.authorizer = note
+
+    await store._write(watch)
+    await claim(store)
+    assert "jobs" in planned
+    planned.clear()
+    await claim(store)
+    assert "jobs" not in planned

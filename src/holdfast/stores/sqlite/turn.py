@@ -72,11 +72,12 @@ class Turn(Session):
         done = 0
         for size in CHUNKS if is_set_based(sql) else (1,):
             whole = len(rows) - (len(rows) - done) % size
-            self.connection.executemany(
-                for_rows(sql, size),
-                [[*chain(*rows[i : i + size]), *after] for i in range(done, whole, size)],
-            )
-            done = whole
+            if whole > done:
+                self.connection.executemany(
+                    for_rows(sql, size),
+                    [[*chain(*rows[i : i + size]), *after] for i in range(done, whole, size)],
+                )
+                done = whole
         return self.connection.total_changes() - before
 
     @contextmanager

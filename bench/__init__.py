@@ -1,0 +1,1 @@
+"""Benchmarks: what the stores cost, measured against hand-written SQL in the same run."""

@@ -49,6 +49,14 @@ def test_the_names_of_policies_and_needs_never_change() -> None:
     assert needs_key(frozenset({"gpu"})) == 3183402974923068948
 
 
+def test_equal_policies_have_one_text_and_one_key() -> None:
+    odd = Policy(max_attempts=True, backoff_factor=3)
+    plain = Policy(max_attempts=1, backoff_factor=3.0)
+    assert odd == plain
+    assert policy_text(odd) == policy_text(plain)
+    assert content_key(policy_text(odd)) == policy_key(plain)
+
+
 def test_the_defaults_never_change_because_stored_policies_leave_them_out() -> None:
     """A changed default would change the terms of every job that was submitted under the old."""
     assert msgspec.structs.asdict(read_policy(b"{}")) == {

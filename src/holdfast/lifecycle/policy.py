@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from hashlib import blake2b
 from math import inf
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -63,8 +64,22 @@ def policy_key(policy: Policy) -> int:
 
 
 def policy_text(policy: Policy) -> bytes:
-    """Write a policy as canonical JSON."""
-    return msgspec.json.encode(policy)
+    """Write a policy as canonical JSON.
+
+    Equal policies have equal texts: Python takes `True` for 1 and 2 for 2.0, JSON does not.
+    """
+    values = msgspec.structs.asdict(policy)
+    return msgspec.json.encode(
+        Policy(**{name: _plain(name, value) for name, value in values.items()})
+    )
+
+
+def _plain(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if name in ("idempotent", "letter_on_fail"):
+        return bool(value)
+    return float(value) if name == "backoff_factor" else int(value)
 
 
 def read_policy(text: bytes | str) -> Policy:

@@ -53,9 +53,11 @@ class Ledger(Struct, frozen=True):
             await raw.close()
 
 
-def make_ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
-    """For a fixture that is parametrised with ENGINES: an empty ledger on that engine."""
-    if request.param == SQLITE:
+def make_ledger(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, engine: str = ""
+) -> Ledger:
+    """An empty ledger on the engine that a fixture is parametrised with, or on this one."""
+    if (engine or request.param) == SQLITE:
         path = tmp_path_factory.mktemp("ledger") / "holdfast.db"
         migrate_sqlite(path)
         return Ledger(SQLITE, str(path))

@@ -501,16 +501,20 @@ RETURNING rev
 -- Fence all claims made so far.
 UPDATE meta SET value = (value::integer + 1)::text WHERE key = 'epoch' RETURNING value::integer
 
--- name: ledger_ids
--- The next job ids, and with them the bound of the next batch of the ledger.
-SELECT id FROM jobs WHERE id > $1 ORDER BY id LIMIT $2
+-- name: ledger_end
+-- The highest id there is, of whatever is left of it.
+SELECT greatest(
+    (SELECT id FROM jobs ORDER BY id DESC LIMIT 1), (SELECT id FROM events ORDER BY id DESC LIMIT 1),
+    (SELECT id FROM beats ORDER BY id DESC LIMIT 1), (SELECT id FROM keys ORDER BY id DESC LIMIT 1))
 
--- name: ledger_event_ids
--- The next ids that have events, heartbeats or keys, where no job row is left: orphans at the end
--- of the ledger.
-(SELECT id FROM events WHERE id > $1 AND rev >= 0 ORDER BY id LIMIT $2)
-UNION (SELECT id FROM beats WHERE id > $1 AND rev >= 0 ORDER BY id LIMIT $2)
-UNION (SELECT id FROM keys WHERE id > $1 ORDER BY id LIMIT $2)
+-- name: ledger_bound
+-- Where the next batch of the ledger ends: after $2 jobs, or $3 events, heartbeats or keys, so that
+-- it is bounded also where rows are missing; at $4 at the latest.
+SELECT least($4::uuid,
+    (SELECT id FROM jobs WHERE id > $1 ORDER BY id OFFSET $2 - 1 LIMIT 1),
+    (SELECT id FROM events WHERE id > $1 ORDER BY id, rev OFFSET $3 - 1 LIMIT 1),
+    (SELECT id FROM beats WHERE id > $1 ORDER BY id, rev OFFSET $3 - 1 LIMIT 1),
+    (SELECT id FROM keys WHERE id > $1 ORDER BY id OFFSET $3 - 1 LIMIT 1))
 
 -- name: ledger_jobs
 -- Job rows between two ids.

@@ -26,6 +26,8 @@ from holdfast.stores.postgres.connections import Connection
 
 EVER = 2**62
 LOWEST = UUID(int=0)
+LEDGER_EVENTS = 8
+"""Events, heartbeats or keys per job that a batch of the ledger may hold; then it ends earlier."""
 TAIL_WINDOW = 1000
 """Transactions that one read of the tail spans at first; doubled while they are empty."""
 
@@ -136,39 +138,37 @@ class Reading(Base):
     async def ledger(
         self, *, after: JobId | None = None, batch: int = 500
     ) -> AsyncIterator[list[LedgerEntry]]:
-        """Read every job and all its events by id, in short snapshots."""
-        low: UUID = after or LOWEST
-        while True:
-            bound, rows = await self._run(self._ledger_reader(low, batch))
-            if bound is None:
-                return
-            yield await self._entries(rows)
-            low = bound
+        """Read every job and all its events by id, in short snapshots.
 
-    def _ledger_reader(self, low: UUID, batch: int) -> Any:
-        async def work(connection: Connection, tries: int) -> tuple[UUID | None, Any]:
+        Up to the newest id at the beginning: live work would otherwise keep it going for ever.
+        """
+        low: UUID = after or LOWEST
+        [[end]] = await self._fetch("ledger_end")
+        while end is not None and low < end:
+            high, rows = await self._run(self._ledger_reader(low, end, batch))
+            yield await self._entries(rows)
+            low = high
+
+    def _ledger_reader(self, low: UUID, end: UUID, batch: int) -> Any:
+        async def work(connection: Connection, tries: int) -> tuple[UUID, Any]:
             # One snapshot for rows and events: a job that moves meanwhile raises no false alarm.
             if connection.is_in_transaction():
                 await connection.execute(
                     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
                 )
-                return await self._ledger_batch(connection, low, batch)
+                return await self._ledger_batch(connection, low, end, batch)
             async with connection.transaction(isolation="repeatable_read", readonly=True):
-                return await self._ledger_batch(connection, low, batch)
+                return await self._ledger_batch(connection, low, end, batch)
 
         return work
 
     async def _ledger_batch(
-        self, connection: Connection, low: UUID, batch: int
-    ) -> tuple[UUID | None, Any]:
+        self, connection: Connection, low: UUID, end: UUID, batch: int
+    ) -> tuple[UUID, Any]:
         sql = self._sql
-        ids = await connection.fetch(sql["ledger_ids"], low, batch)
-        if len(ids) < batch:
-            # Past the last job row there may still be events without one.
-            ids += await connection.fetch(sql["ledger_event_ids"], low, batch * 8)
-        if not ids:
-            return None, None
-        high = max((row[0] for row in ids), key=lambda id_: id_.bytes)
+        high = await connection.fetchval(
+            sql["ledger_bound"], low, batch, batch * LEDGER_EVENTS, end
+        )
         jobs = await connection.fetch(sql["ledger_jobs"], low, high)
         events = await connection.fetch(sql["ledger_events"], low, high)
         keys = await connection.fetch(sql["ledger_keys"], low, high)

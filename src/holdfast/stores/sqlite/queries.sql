@@ -341,17 +341,21 @@ DELETE FROM beats WHERE (id, rev) IN (
         SELECT 1 FROM jobs AS j WHERE j.id = b.id AND j.rev = b.rev)
     LIMIT ?)
 
--- name: ledger_ids
--- The next job ids, and with them the bound of the next batch of the ledger.
-SELECT id FROM jobs WHERE id > ? ORDER BY id LIMIT ?
+-- name: ledger_end
+-- The highest id there is, of whatever is left of it.
+SELECT max(id) FROM (
+    SELECT max(id) AS id FROM jobs UNION ALL SELECT max(id) FROM events
+    UNION ALL SELECT max(id) FROM beats UNION ALL SELECT max(id) FROM keys)
 
--- name: ledger_event_ids
--- The next ids that have events, heartbeats or keys: where no job row is left, orphans.
-SELECT id FROM (
-    SELECT DISTINCT id FROM events WHERE id > ?1
-    UNION SELECT DISTINCT id FROM beats WHERE id > ?1
-    UNION SELECT DISTINCT id FROM keys WHERE id > ?1)
-ORDER BY id LIMIT ?2
+-- name: ledger_bound
+-- Where the next batch of the ledger ends: after ?2 jobs, or ?3 events, heartbeats or keys, so that
+-- it is bounded also where rows are missing; at ?4 at the latest.
+SELECT min(id) FROM (
+    SELECT ?4 AS id
+    UNION ALL SELECT (SELECT id FROM jobs WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?2 - 1)
+    UNION ALL SELECT (SELECT id FROM events WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?3 - 1)
+    UNION ALL SELECT (SELECT id FROM beats WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?3 - 1)
+    UNION ALL SELECT (SELECT id FROM keys WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?3 - 1))
 
 -- name: ledger_jobs
 -- Job rows between two ids.

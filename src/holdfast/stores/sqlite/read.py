@@ -26,6 +26,8 @@ from holdfast.stores.entries import dictionary_problems, entries, named
 from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
 
 EVER = 2**62
+LEDGER_EVENTS = 8
+"""Events, heartbeats or keys per job that a batch of the ledger may hold; then it ends earlier."""
 Ledger: TypeAlias = tuple[bytes, list[LedgerEntry]]
 
 
@@ -138,15 +140,15 @@ def queue_events(session: Session, queue: str | None) -> list[QueueEvent]:
     ]
 
 
-def ledger(session: Session, after: bytes, batch: int) -> Ledger | None:
+def ledger_end(session: Session) -> bytes:
+    """Find the highest id there is; nothing in an empty ledger."""
+    row = session.row("ledger_end")
+    return b"" if row is None or row[0] is None else bytes(row[0])
+
+
+def ledger(session: Session, after: bytes, end: bytes, batch: int) -> Ledger:
     """Read the next jobs by id with all that belongs to them, and the bound they end at."""
-    ids = session.rows("ledger_ids", (after, batch))
-    # Events without a job row: between two of these ids, or past the last one.
-    orphans = session.rows("ledger_event_ids", (after, batch))
-    bounds = [rows[-1][0] for rows in (ids, orphans) if len(rows) == batch]
-    high = min(bounds) if bounds else max((row[0] for row in [*ids, *orphans]), default=None)
-    if high is None:
-        return None
+    [(high,)] = session.rows("ledger_bound", (after, batch, batch * LEDGER_EVENTS, end))
     jobs = [_readable(row, _JOB_IDS) for row in session.rows("ledger_jobs", (after, high))]
     events = [_readable(row, _EVENT_IDS) for row in session.rows("ledger_events", (after, high))]
     keys = [_readable(row, (0,)) for row in session.rows("ledger_keys", (after, high))]

@@ -246,13 +246,14 @@ class SqliteStore:
     async def ledger(
         self, *, after: JobId | None = None, batch: int = 500
     ) -> AsyncIterator[list[LedgerEntry]]:
-        """Read every job and all its events by id, in short snapshots."""
+        """Read every job and all its events by id, in short snapshots.
+
+        Up to the newest id at the beginning: live work would otherwise keep it going for ever.
+        """
         low = after.bytes if after else b""
-        while True:
-            page = await self._read(partial(read.ledger, after=low, batch=batch))
-            if page is None:
-                return
-            low, entries = page
+        end = await self._read(read.ledger_end)
+        while low < end:
+            low, entries = await self._read(partial(read.ledger, after=low, end=end, batch=batch))
             yield entries
 
     async def dictionary_problems(self) -> list[str]:

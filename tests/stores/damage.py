@@ -1,0 +1,201 @@
+"""A ledger without its guards, whose cells a test turns one by one and puts back."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import apsw
+import asyncpg
+from msgspec import Struct
+
+from holdfast.lifecycle.job import JobId
+from holdfast.testing.factories import job_ids
+from tests.stores.ledgers import Ledger
+from tests.stores.raw import POSTGRES
+
+Row = Mapping[str, Any]
+
+
+class Turn(Struct, frozen=True):
+    """One cell: the row it is in, its column and what is put there."""
+
+    id: JobId
+    rev: int | None
+    column: str
+    value: Any
+
+
+class Vandal(ABC):
+    """Writes straight into tables from which all guards were taken."""
+
+    @abstractmethod
+    async def rows(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        """Run a statement, with parameters $1, $2 …, and give its rows by column."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go."""
+
+    async def put(self, table: str, turn: Turn) -> Any:
+        """Put a value into a cell; give the one that was there."""
+        where = "id = $1" if turn.rev is None else "id = $1 AND rev = $2"
+        key = [turn.id] if turn.rev is None else [turn.id, turn.rev]
+        [row] = await self.rows(f"SELECT {turn.column} FROM {table} WHERE {where}", *key)
+        sql = f"UPDATE {table} SET {turn.column} = ${len(key) + 1} WHERE {where}"
+        await self.rows(sql, *key, turn.value)
+        return row[turn.column]
+
+    @asynccontextmanager
+    async def turned(self, table: str, turns: Sequence[Turn]) -> AsyncIterator[None]:
+        """Hold cells turned for the length of a block."""
+        olds = await self._put_all(table, turns)
+        try:
+            yield
+        finally:
+            backs = [_back(turn, old) for turn, old in zip(turns, olds, strict=True)]
+            await self._put_all(table, backs[::-1])
+
+    async def _put_all(self, table: str, turns: Sequence[Turn]) -> list[Any]:
+        await self.rows("BEGIN")
+        olds = [await self.put(table, turn) for turn in turns]
+        await self.rows("COMMIT")
+        return olds
+
+    async def dump(self, tables: Iterable[str]) -> dict[str, list[str]]:
+        """All rows of tables, to be compared with those of another time."""
+        return {
+            table: sorted(
+                str(sorted(row.items())) for row in await self.rows(f"SELECT * FROM {table}")
+            )
+            for table in tables
+        }
+
+
+def _back(turn: Turn, old: Any) -> Turn:
+    """The turn that undoes another: where a key was turned, the row is under the new one."""
+    match turn.column:
+        case "id":
+            return Turn(turn.value, turn.rev, "id", JobId(_uuid(old)))
+        case "rev" if turn.rev is not None:
+            return Turn(turn.id, turn.value, "rev", old)
+        case _:
+            return Turn(turn.id, turn.rev, turn.column, old)
+
+
+def _uuid(value: Any) -> UUID:
+    return value if isinstance(value, UUID) else UUID(bytes=value)
+
+
+class _OnPostgres(Vandal):
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def rows(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self._connection.fetch(sql, *values)]
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+class _OnSqlite(Vandal):
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    async def rows(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        bound = [value.bytes if isinstance(value, UUID) else value for value in values]
+        cursor = self._connection.execute(re.sub(r"\$(\d+)", r"?\1", sql), bound)
+        found = cursor.fetchall()
+        if not found:
+            return []
+        names = [column[0] for column in self._described(sql, bound)]
+        return [dict(zip(names, row, strict=True)) for row in found]
+
+    def _described(self, sql: str, bound: Sequence[Any]) -> Sequence[Any]:
+        # apsw forgets the names of columns with the last row.
+        cursor = self._connection.execute(re.sub(r"\$(\d+)", r"?\1", sql), bound)
+        description: Sequence[Any] = cursor.get_description()
+        return description
+
+    async def close(self) -> None:
+        self._connection.close()
+
+
+@asynccontextmanager
+async def vandal(ledger: Ledger) -> AsyncIterator[Vandal]:
+    """Open a ledger for damage. Its guards do not come back."""
+    made = await _postgres(ledger) if ledger.engine == POSTGRES else _sqlite(ledger)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def _postgres(ledger: Ledger) -> Vandal:
+    connection = await asyncpg.connect(ledger.place)
+    await connection.execute("SET session_replication_role = replica")
+    checks = await connection.fetch(
+        "SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname)"
+        " FROM pg_constraint WHERE contype = 'c' AND connamespace = 'public'::regnamespace"
+    )
+    for (statement,) in checks:
+        await connection.execute(statement)
+    return _OnPostgres(connection)
+
+
+def _sqlite(ledger: Ledger) -> Vandal:
+    connection = apsw.Connection(ledger.place)
+    connection.pragma("ignore_check_constraints", True)
+    triggers = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")
+    for (name,) in triggers.fetchall():
+        connection.execute(f"DROP TRIGGER {name}")
+    return _OnSqlite(connection)
+
+
+def another(column: str, value: Any) -> Any:
+    """A value that is not this one, as near to it as can be: one unit, one letter, one bit."""
+    match value:
+        case UUID():
+            return job_ids.mint()
+        case int():
+            return value + 1
+        case str():
+            return value[:-1] + ("x" if value[-1:] != "x" else "y")
+        case bytes() if column in ("id", "parent_id"):
+            return job_ids.mint()
+        case bytes():
+            return value[:-1] + bytes([value[-1] ^ 1])
+        case _:
+            return FIRST.get(column, 1)
+
+
+FIRST: dict[str, Any] = {
+    "parent_id": UUID(int=7),
+    "result_digest": b"x" * 16,
+    "digest": b"x" * 16,
+    "seal": b"x" * 32,
+    "held_by": '["x"]',
+    "late_results": '["1:x"]',
+    "signals": '[["x",1]]',
+    "data": "{}",
+    "body": "1",
+} | dict.fromkeys(
+    (
+        "job_id",
+        "workflow_id",
+        "owner",
+        "wait_for",
+        "error_code",
+        "result_ptr",
+        "actor",
+        "request_id",
+        "reason",
+        "correlation_id",
+    ),
+    "x",
+)
+"""What a column is given that had nothing; a number is 1."""

@@ -21,7 +21,7 @@ RELEASES_FREE = 19
 
 
 # Its key is looked up for every job that is written.
-class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
+class Policy(Struct, frozen=True, kw_only=True, cache_hash=True):
     """Terms of a job type. Spans are microseconds."""
 
     max_attempts: int = 4
@@ -64,13 +64,18 @@ def policy_key(policy: Policy) -> int:
 
 
 def policy_text(policy: Policy) -> bytes:
-    """Write a policy as canonical JSON.
+    """Write a policy as canonical JSON, without what has its default.
 
-    Equal policies have equal texts: Python takes `True` for 1 and 2 for 2.0, JSON does not.
+    Equal policies have equal texts: Python takes `True` for 1 and 2 for 2.0, JSON does not, and
+    `omit_defaults` would leave out a float only if it is the very object.
     """
-    values = msgspec.structs.asdict(policy)
+    values = msgspec.structs.asdict(policy).items()
     return msgspec.json.encode(
-        Policy(**{name: _plain(name, value) for name, value in values.items()})
+        {
+            name: _plain(name, value)
+            for name, value in values
+            if value != getattr(DEFAULT_POLICY, name)
+        }
     )
 
 

@@ -35,7 +35,7 @@ from holdfast.lifecycle.payload import (
     digest,
     sound_body,
 )
-from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_problems
+from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_problems, policy_text
 from holdfast.lifecycle.states import (
     Coded,
     EventType,
@@ -304,6 +304,8 @@ def content_digest(submission: Submission) -> bytes:
     }
     if "body" in asked:
         asked["body"] = bytes(submission.body)
+    if "policy" in asked:
+        asked["policy"] = msgspec.Raw(policy_text(submission.policy))
     if submission.client_job_id is not None:
         asked["client_job_id"] = submission.client_job_id.lower()
     text = msgspec.json.encode(asked, enc_hook=str, order="deterministic")

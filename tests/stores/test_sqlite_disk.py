@@ -57,7 +57,7 @@ async def test_a_full_disk_is_said_and_works_again_once_there_is_room(disk: Path
         await submit_many(store)
     told = await store.size()
     with pytest.raises(StoreFull):
-        await store.submit([new_job(body=BIG * 2)])
+        await store.submit([new_job(body=b"[" + BIG + b"," + BIG + b"]")])
 
     assert await store.size() == told
     assert await store.get([job.id for job in kept]) == kept

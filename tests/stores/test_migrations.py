@@ -110,8 +110,7 @@ SQLITE_ALONE: dict[str, set[tuple[str, str]]] = {
     # One writer at a time: `position` alone is the order, and a count is kept as it stands.
     "columns": {("events", "position"), ("needs", "position"), ("counts", "jobs")},
     "indexes": set(),
-    # Apart from jobs_move, so that only statements which set these columns pay for the look.
-    "triggers": {("jobs", "jobs_frozen"), ("jobs", "jobs_retention")},
+    "triggers": set(),
     # PostgreSQL has a type for it.
     "constraints": {("jobs", "id_is_uuid")},
 }
@@ -140,8 +139,12 @@ DIFFERENT_BLOCKS = {
         "find_created_from", "find_created_until", "find_before",
     },
     "postgres locks what it claims, so it merges ranges without locks first": {
-        "claim_first", "claim_firsts", "claim_head", "claim_ids", "fitting",
+        "claim_range", "claim_due", "claim_firsts", "claim_ids", "fitting",
     },
+    "postgres leaves out of a commit what no change of the batch needs": {
+        "commit_rest", "commit_beats",
+    },
+    "sqlite has no locks to spare, so it merges ranges as they are": {"claim_arm"},
     "sqlite writes rows one statement at a time, where postgres has one for all": {
         "event", "beat", "count", "claim_event", "claimed", "claimed_under", "commit_fenced",
         "owned_job", "policy", "need", "first_event", "last_seal", "queue", "paused",

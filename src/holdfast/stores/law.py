@@ -13,7 +13,6 @@ from holdfast.lifecycle.states import (
     BEATS,
     CLAIMABLE,
     OWNED,
-    TERMINAL,
     Coded,
     EventType,
     Priority,
@@ -131,10 +130,9 @@ def postgres_event_check() -> str:
     The bounds keep a state that is too large from passing for another by arithmetic; of a NULL,
     the first event's, they say nothing, and a CHECK that says nothing passes.
     """
-    numbers = ",".join(map(str, event_codes()))
     code = "type * 256 + coalesce(from_state, 0) * 16 + to_state"
     bounds = "from_state BETWEEN 1 AND 15 AND to_state BETWEEN 1 AND 15"
-    return f"({code}) = ANY ('{{{numbers}}}'::int[]) AND {bounds}"
+    return f"{_any(code, event_codes())} AND {bounds}"
 
 
 def sqlite_event_check() -> str:
@@ -175,6 +173,25 @@ def _mask(states: Iterable[State | None]) -> int:
     return sum(1 << (state.code if state else 0) for state in set(states))
 
 
+def _any(number: str, numbers: Iterable[int], *, negated: bool = False) -> str:
+    """Ask PostgreSQL whether a small number is one of these.
+
+    It reads the text of every CHECK and WHEN anew each time a statement runs, and a list is stored
+    as one node per number, an array as one.
+    """
+    array = f"('{{{','.join(map(str, numbers))}}}'::smallint[])"
+    return f"({number}) {'<> ALL' if negated else '= ANY'} {array}"
+
+
+def for_postgres(sql: str) -> str:
+    """Write `state IN (...)` as a look into an array, for the reason that `_any` gives."""
+    return _STATE_IN.sub(_as_any, sql)
+
+
+def _as_any(match: re.Match[str]) -> str:
+    return _any("state", map(int, match[2].split(",")), negated=bool(match[1]))
+
+
 def for_sqlite(sql: str) -> str:
     """Write `state IN (...)` as a look at one bit, for the reason that `_bit` gives."""
     return _STATE_IN.sub(_as_bit, sql)
@@ -194,17 +211,18 @@ def _pair_codes(pairs: Iterable[tuple[State, State]]) -> list[int]:
 
 def postgres_illegal_move() -> str:
     """Say when an update of a job row breaks the law; the trigger fires on nothing else."""
-    one = ",".join(map(str, _pair_codes(moves())))
-    more = ",".join(map(str, _pair_codes(paths())))
     pair = "OLD.state * 16 + NEW.state"
     return f"""NOT CASE NEW.rev - OLD.rev
-        WHEN 1 THEN ({pair}) = ANY ('{{{one}}}'::int[])
-        ELSE NEW.rev > OLD.rev AND ({pair}) = ANY ('{{{more}}}'::int[]) END
+        WHEN 1 THEN {_any(pair, _pair_codes(moves()))}
+        ELSE NEW.rev > OLD.rev AND {_any(pair, _pair_codes(paths()))} END
     OR NEW.attempt <> OLD.attempt + CASE WHEN {_entered_claimed()} THEN 1 ELSE 0 END
     OR NEW.updated_at < OLD.updated_at
-    OR OLD.retention = {Retention.CLEANED.code}
-    OR {illegal_retention()}
-    OR {_thawed()}"""
+    OR OLD.retention = {Retention.CLEANED.code}"""
+
+
+def postgres_thawed() -> str:
+    """Say when a terminal row lost its outcome."""
+    return "\n        OR ".join(f"NEW.{name} IS DISTINCT FROM OLD.{name}" for name in FROZEN)
 
 
 def sqlite_illegal_move() -> str:
@@ -221,8 +239,11 @@ def sqlite_illegal_move() -> str:
     OR OLD.retention = {Retention.CLEANED.code}"""
 
 
-def sqlite_frozen() -> str:
-    """List the columns of a terminal row that no statement may set, even to what they are."""
+def frozen() -> str:
+    """List the columns of a terminal row that keep; that its state and attempt do follows.
+
+    On SQLite no statement may set them, even to what they are.
+    """
     return ", ".join(name for name in FROZEN if name not in ("state", "attempt"))
 
 
@@ -240,11 +261,6 @@ def _sqlite_moves(pairs: Iterable[tuple[State, State]]) -> str:
 def _entered_claimed() -> str:
     claimed = State.CLAIMED.code
     return f"NEW.state = {claimed} AND OLD.state <> {claimed}"
-
-
-def _thawed() -> str:
-    columns = "\n        OR ".join(f"NEW.{name} IS DISTINCT FROM OLD.{name}" for name in FROZEN)
-    return f"(OLD.state IN ({codes(TERMINAL)}) AND ({columns}))"
 
 
 def illegal_retention() -> str:
@@ -277,8 +293,8 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "postgres.from_words": lambda: words("from_state", State),
     "postgres.to_words": lambda: words("to_state", State),
     "postgres.event_words": lambda: words("type", EventType),
-    "job_checks": job_checks,
-    "claim_order": claim_order,
+    "postgres.job_checks": lambda: for_postgres(job_checks()),
+    "postgres.claim_order": lambda: for_postgres(claim_order()),
     "illegal_birth": illegal_birth,
     "illegal_retention": illegal_retention,
     "beat_check": beat_check,
@@ -289,7 +305,8 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "sqlite.claim_order": lambda: for_sqlite(claim_order()),
     "sqlite.event_check": sqlite_event_check,
     "postgres.illegal_move": postgres_illegal_move,
+    "postgres.thawed": postgres_thawed,
     "sqlite.illegal_move": sqlite_illegal_move,
-    "sqlite.frozen": sqlite_frozen,
+    "frozen": frozen,
 }
 """What `{{law.NAME}}` in a schema template stands for."""

@@ -24,8 +24,6 @@ from holdfast.stores.ranges import Range, ranges, servable, windows
 from holdfast.stores.text import blocks
 
 PACKAGE = "holdfast.stores.postgres"
-WIDTHS = (3, 6, 12, 24, 48, 96, 192)
-"""Numbers of ranges that have a prepared statement; fewer ranges are padded."""
 NOWHERE = -(2**62)
 CURSOR_AFTER = 4
 """Full claims in a row after which a range is entered where the last one ended."""
@@ -36,33 +34,22 @@ Arm: TypeAlias = tuple[str, int, int]
 
 
 @cache
-def claim_sql(width: int) -> str:
-    """Write the claim for so many ranges."""
+def claim_sql() -> str:
+    """Write the claim from ranges."""
     sql = blocks(PACKAGE)
-    text = sql["claim_ranges"]
-    for word, block in (
-        (":firsts", "claim_first"),
-        (":heads", "claim_head"),
-        (":arms", "claim_arm"),
-    ):
-        arms = " UNION ALL ".join(
-            f"({sql[block].replace(':arm', str(arm))}\n)" for arm in range(1, width + 1)
-        )
-        text = text.replace(word, arms)
-    return sql["claim"].replace(":picked", text)
+    picked = sql["claim_ranges"].replace(":due", sql["claim_due"])
+    return sql["claim"].replace(":picked", picked).replace(":range", sql["claim_range"])
 
 
 @cache
-def firsts_sql(width: int) -> str:
-    """Write the question which of so many ranges have a due job."""
+def firsts_sql() -> str:
+    """Write the question which ranges have a due job."""
     sql = blocks(PACKAGE)
-    arms = " UNION ALL ".join(
-        f"({sql['claim_first'].replace(':arm', str(arm))}\n)" for arm in range(1, width + 1)
-    )
+    due = sql["claim_due"].replace(":range", sql["claim_range"])
     # The same ranges as in the claim, which has three parameters before them.
     for number in range(4, 9):
-        arms = arms.replace(f"(${number}::", f"(${number - 3}::")
-    return sql["claim_firsts"].replace(":firsts", arms)
+        due = due.replace(f"${number}::", f"${number - 3}::")
+    return sql["claim_firsts"].replace(":due", due)
 
 
 @cache
@@ -103,33 +90,27 @@ class Cursors:
             self._at[arm] = max(self._at.get(arm, NOWHERE), order)
 
 
-def range_arrays(ranges: Sequence[Range], starts: Sequence[int], width: int) -> list[list[Any]]:
-    """Lay out the ranges; the padding names no queue and so matches nothing."""
-    pad = width - len(ranges)
+def range_arrays(ranges: Sequence[Range], starts: Sequence[int]) -> list[list[Any]]:
+    """Lay out the ranges."""
     return [
-        [one.queue for one in ranges] + [None] * pad,
-        [one.needs for one in ranges] + [0] * pad,
-        [one.priority for one in ranges] + [0] * pad,
-        [one.ageing for one in ranges] + [0] * pad,
-        [*starts, *[0] * pad],
+        [one.queue for one in ranges],
+        [one.needs for one in ranges],
+        [one.priority for one in ranges],
+        [one.ageing for one in ranges],
+        list(starts),
     ]
-
-
-def _width(ranges: Sequence[Range]) -> int:
-    return next(width for width in WIDTHS if width >= len(ranges))
 
 
 async def claim_ranges(
     connection: Connection, request: ClaimRequest, ranges: Sequence[Range], starts: Sequence[int]
 ) -> list[Any]:
     """Claim from ranges in one statement."""
-    width = _width(ranges)
     rows: list[Any] = await connection.fetch(
-        claim_sql(width),
+        claim_sql(),
         request.request_id,
         request.limit,
         request.owner,
-        *range_arrays(ranges, starts, width),
+        *range_arrays(ranges, starts),
     )
     return rows
 
@@ -268,7 +249,6 @@ async def heads_of(
     connection: Connection, request: ClaimRequest, wanted: Sequence[Range]
 ) -> list[Range]:
     """Tell which ranges have a due job, locked or not."""
-    width = _width(wanted)
     starts = [NOWHERE] * len(wanted)
-    rows = await connection.fetch(firsts_sql(width), *range_arrays(wanted, starts, width))
+    rows = await connection.fetch(firsts_sql(), *range_arrays(wanted, starts))
     return [wanted[row[0] - 1] for row in rows]

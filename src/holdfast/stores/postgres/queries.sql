@@ -64,70 +64,60 @@ CROSS JOIN LATERAL (
 -- Give back what a losing submit took in this transaction.
 DELETE FROM keys WHERE id = ANY ($1::uuid[])
 
--- name: claim_first
--- The head of one range (a queue, a set of needs, a class); a paused queue's ranges are empty.
-SELECT :arm AS arm FROM (
-    SELECT 1 FROM jobs
-    WHERE queue = ($4::text[])[:arm] AND needs = ($5::bigint[])[:arm]
-        AND priority = ($6::smallint[])[:arm]
-        AND claim_order <= (SELECT now FROM clock) + ($7::bigint[])[:arm]
-        AND claim_order >= ($8::bigint[])[:arm]
-        AND NOT EXISTS (
-            SELECT 1 FROM queues WHERE name = ($4::text[])[:arm] AND paused_at IS NOT NULL)
-    ORDER BY claim_order, id LIMIT 1) AS first_:arm
+-- name: claim_range
+-- One range (a queue, a set of needs, a class), in its order, from a cursor up to what is due.
+FROM jobs AS j
+WHERE j.queue = r.queue AND j.needs = r.needs AND j.priority = r.priority
+    AND j.claim_order <= (SELECT now FROM clock) + r.ageing AND j.claim_order >= r.start
+ORDER BY j.claim_order, j.id
+
+-- name: claim_due
+-- The ranges that have a due job; a paused queue's have none. $4 to $8: queue, needs, class,
+-- ageing, cursor.
+due AS MATERIALIZED (
+    SELECT r.* FROM unnest($4::text[], $5::bigint[], $6::smallint[], $7::bigint[], $8::bigint[])
+        WITH ORDINALITY AS r(queue, needs, priority, ageing, start, number)
+    CROSS JOIN LATERAL (SELECT 1 :range LIMIT 1) AS first
+    WHERE NOT EXISTS (SELECT 1 FROM queues WHERE name = r.queue AND paused_at IS NOT NULL)
+)
 
 -- name: claim_firsts
 -- Which ranges have a due job: asked when a claim came back empty, because others held its heads.
-WITH clock AS MATERIALIZED (SELECT holdfast_now() AS now)
-SELECT arm FROM (:firsts) AS firsts ORDER BY arm
-
--- name: claim_head
--- The same range in its order, read without locks.
-SELECT * FROM (
-    SELECT :arm AS arm, claim_order, id FROM jobs
-    WHERE queue = ($4::text[])[:arm] AND needs = ($5::bigint[])[:arm]
-        AND priority = ($6::smallint[])[:arm]
-        AND claim_order <= (SELECT now FROM clock) + ($7::bigint[])[:arm]
-        AND claim_order >= ($8::bigint[])[:arm]
-        AND :arm IN (SELECT arm FROM firsts)
-    ORDER BY claim_order, id) AS head_:arm
-
--- name: claim_arm
--- The same range, locked, as many rows of it as the merge wants.
-SELECT * FROM (
-    SELECT id, state FROM jobs
-    WHERE queue = ($4::text[])[:arm] AND needs = ($5::bigint[])[:arm]
-        AND priority = ($6::smallint[])[:arm]
-        AND claim_order <= (SELECT now FROM clock) + ($7::bigint[])[:arm]
-        AND claim_order >= ($8::bigint[])[:arm]
-    ORDER BY claim_order, id
-    LIMIT coalesce((SELECT n FROM wanted WHERE arm = :arm), 0)
-    FOR UPDATE SKIP LOCKED) AS arm_:arm
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS now),
+:due
+SELECT number FROM due ORDER BY number
 
 -- name: claim_ranges
--- What to claim, from ranges: $4 to $8 are their queue, needs, class, ageing and cursor.
--- Where several ranges have due jobs, a merge read without locks says how many rows of each to
--- lock: PostgreSQL cannot merge locking scans lazily, and would lock every due row.
-firsts AS MATERIALIZED (:firsts),
-merged AS (
-    SELECT arm, count(*) AS n
-    FROM (SELECT * FROM (:heads) AS h ORDER BY claim_order, id LIMIT $2) AS top
-    GROUP BY arm
+-- What to claim, from ranges. Where several have due jobs, a merge read without locks says how many
+-- rows of each to lock: PostgreSQL cannot merge locking scans lazily, and would lock every due row.
+:due,
+merged AS MATERIALIZED (
+    SELECT number, count(*) AS n
+    FROM (
+        SELECT r.number FROM due AS r
+        CROSS JOIN LATERAL (SELECT j.claim_order, j.id :range LIMIT $2) AS head
+        ORDER BY head.claim_order, head.id LIMIT $2) AS top
+    GROUP BY number
 ),
-wanted AS MATERIALIZED (
-    SELECT arm, CASE WHEN (SELECT count(*) FROM firsts) = 1 THEN $2
-        ELSE (SELECT n FROM merged WHERE merged.arm = firsts.arm) END AS n
-    FROM firsts
-),
-picked AS MATERIALIZED (:arms)
+picked AS MATERIALIZED (
+    SELECT locked.* FROM due AS r
+    CROSS JOIN LATERAL (
+        SELECT j.ctid AS tid, j.state, j.policy :range
+        LIMIT CASE WHEN (SELECT count(*) FROM due) = 1 THEN $2
+            ELSE coalesce((SELECT n FROM merged WHERE merged.number = r.number), 0) END
+        FOR UPDATE SKIP LOCKED) AS locked
+)
 
 -- name: claim_ids
 -- What to claim, by id: rows that this transaction has locked already, $2 of them at most.
-picked AS MATERIALIZED (SELECT id, state FROM jobs WHERE id = ANY ($4::uuid[]) LIMIT $2)
+picked AS MATERIALIZED (
+    SELECT ctid AS tid, state, policy FROM jobs WHERE id = ANY ($4::uuid[]) LIMIT $2
+)
 
 -- name: claim
 -- The one place where SQL restates an edge of the law: queued, retrying, stalled -> claimed.
--- $1 request, $2 limit, $3 owner, the rest says what to pick.
+-- $1 request, $2 limit, $3 owner, the rest says what to pick. A picked row is locked, so it is where
+-- it was found; one that had just moved there is not seen, and is left for the next claim.
 WITH clock AS MATERIALIZED (
     SELECT holdfast_now() AS now, value::integer AS epoch FROM meta WHERE key = 'epoch'
 ),
@@ -138,9 +128,8 @@ u AS (
         epoch = clock.epoch, lease_expires_at = greatest(now, j.updated_at) + p.lease,
         timeout_at = greatest(now, j.updated_at) + p.start_timeout, started_at = NULL,
         updated_at = greatest(now, j.updated_at)
-    FROM unnest(ARRAY(SELECT id FROM picked), ARRAY(SELECT state FROM picked)) AS k(id, state),
-        clock, policies AS p
-    WHERE j.id = ANY (ARRAY[k.id]) AND p.id = j.policy
+    FROM clock, picked AS k, policies AS p
+    WHERE j.ctid = k.tid AND p.id = k.policy
     RETURNING j.id, j.rev, j.attempt, j.failures, j.releases, j.epoch, j.lease_expires_at,
         j.timeout_at, j.run_at, j.deadline_at, j.created_at, j.updated_at, j.signals, j.tenant,
         j.queue, k.state AS from_state,
@@ -199,31 +188,13 @@ u AS (
         timeout_at = CASE WHEN d.owned THEN CASE WHEN d.flags & 2 = 2
             THEN greatest(now, j.updated_at) + d.started + ($16::bigint[])[k]
             ELSE j.timeout_at END END,
-        run_at = CASE WHEN d.rest IS NULL THEN j.run_at
-            WHEN d.state = {{state.waiting}} AND j.state <> {{state.waiting}}
-            THEN holdfast_time((d.rest->>'run_at')::bigint, greatest(now, j.updated_at))
-            ELSE coalesce(holdfast_time((d.rest->>'run_at')::bigint, greatest(now, j.updated_at)),
-                j.run_at) END,
-        wait_for = CASE WHEN d.rest IS NULL OR d.state = {{state.waiting}}
-            THEN coalesce(d.rest->>'wait_for', j.wait_for) END,
         started_at = CASE WHEN d.flags & 2 = 2
             THEN greatest(greatest(now, j.updated_at) + d.started, j.updated_at)
             ELSE j.started_at END,
         finished_at = CASE WHEN d.state >= {{state.succeeded}}
             THEN coalesce(j.finished_at, greatest(now, j.updated_at)) END,
-        failures = coalesce((d.rest->>'failures')::int, j.failures),
-        releases = coalesce((d.rest->>'releases')::int, j.releases),
-        held_by = nullif(coalesce(d.rest->>'held_by', j.held_by), '[]'),
-        cancel_requested = coalesce((d.rest->>'cancel_requested')::smallint, j.cancel_requested),
-        signals = nullif(coalesce(d.rest->>'signals', j.signals), '[]'),
-        late_results = coalesce(d.rest->>'late_results', j.late_results),
         result_digest = CASE WHEN d.flags & 8 = 8 THEN d.digest
-            ELSE coalesce(decode(d.rest->>'result_digest', 'hex'), j.result_digest) END,
-        error_code = coalesce(d.rest->>'error_code', j.error_code),
-        exit_code = coalesce((d.rest->>'exit_code')::int, j.exit_code),
-        result_ptr = coalesce(d.rest->>'result_ptr', j.result_ptr),
-        letter = coalesce((d.rest->>'letter')::smallint, j.letter),
-        retention = coalesce((d.rest->>'retention')::smallint, j.retention)
+            ELSE coalesce(decode(d.rest->>'result_digest', 'hex'), j.result_digest) END:rest
     FROM clock, (
         SELECT id, expected, k, coalesce(started, 0) AS started, floor, lease, data, body, digest,
             rest, ($11::smallint[])[k] AS state, ($12::smallint[])[k] AS flags,
@@ -269,6 +240,28 @@ n AS (
 SELECT now, CASE WHEN (SELECT count(*) FROM u) < cardinality($1)
     THEN ARRAY(SELECT id FROM u) END
 FROM clock
+
+-- name: commit_rest
+-- The columns that most commits leave alone; NULL keeps them.
+,
+    run_at = CASE WHEN d.rest IS NULL THEN j.run_at
+        WHEN d.state = {{state.waiting}} AND j.state <> {{state.waiting}}
+        THEN holdfast_time((d.rest->>'run_at')::bigint, greatest(now, j.updated_at))
+        ELSE coalesce(holdfast_time((d.rest->>'run_at')::bigint, greatest(now, j.updated_at)),
+            j.run_at) END,
+    wait_for = CASE WHEN d.rest IS NULL OR d.state = {{state.waiting}}
+        THEN coalesce(d.rest->>'wait_for', j.wait_for) END,
+    failures = coalesce((d.rest->>'failures')::int, j.failures),
+    releases = coalesce((d.rest->>'releases')::int, j.releases),
+    held_by = nullif(coalesce(d.rest->>'held_by', j.held_by), '[]'),
+    cancel_requested = coalesce((d.rest->>'cancel_requested')::smallint, j.cancel_requested),
+    signals = nullif(coalesce(d.rest->>'signals', j.signals), '[]'),
+    late_results = coalesce(d.rest->>'late_results', j.late_results),
+    error_code = coalesce(d.rest->>'error_code', j.error_code),
+    exit_code = coalesce((d.rest->>'exit_code')::int, j.exit_code),
+    result_ptr = coalesce(d.rest->>'result_ptr', j.result_ptr),
+    letter = coalesce((d.rest->>'letter')::smallint, j.letter),
+    retention = coalesce((d.rest->>'retention')::smallint, j.retention)
 
 -- name: commit_beats
 -- The heartbeats among the events, kept apart.

@@ -83,14 +83,14 @@ CREATE TABLE jobs (
     result_digest bytea,
     error_code text,
     result_ptr text,
-    claim_order bigint GENERATED ALWAYS AS ({{law.claim_order}}) STORED,
+    claim_order bigint GENERATED ALWAYS AS ({{law.postgres.claim_order}}) STORED,
     -- A running job past its timeout is its owner's to kill; if that fell silent, a lease passes.
     wake_at bigint GENERATED ALWAYS AS (
         CASE WHEN finished_at IS NULL THEN
             least(deadline_at, CASE state WHEN {{state.claimed}} THEN timeout_at
                 WHEN {{state.waiting}} THEN run_at END)
         END) STORED,
-{{law.job_checks}}
+{{law.postgres.job_checks}}
 ) WITH (fillfactor = 50);
 
 -- Half-empty pages and no index on what a finish changes: so a finish is a HOT update.
@@ -108,6 +108,21 @@ CREATE TRIGGER jobs_birth AFTER INSERT ON jobs FOR EACH ROW
     EXECUTE FUNCTION holdfast_refuse('a job that was not submitted');
 CREATE TRIGGER jobs_move AFTER UPDATE ON jobs FOR EACH ROW
     WHEN ({{law.postgres.illegal_move}})
+    EXECUTE FUNCTION holdfast_refuse('an illegal move');
+-- A function compares, not WHEN: that would be read anew for every statement, and few rows are.
+CREATE FUNCTION holdfast_keep_outcome() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    IF {{law.postgres.thawed}} THEN
+        RAISE EXCEPTION 'holdfast: a change of an outcome refused on jobs'
+            USING ERRCODE = 'integrity_constraint_violation', DETAIL = to_jsonb(NEW)::text;
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER jobs_frozen AFTER UPDATE OF {{law.frozen}} ON jobs FOR EACH ROW
+    WHEN (OLD.finished_at IS NOT NULL)
+    EXECUTE FUNCTION holdfast_keep_outcome();
+CREATE TRIGGER jobs_retention AFTER UPDATE OF retention ON jobs FOR EACH ROW
+    WHEN ({{law.illegal_retention}})
     EXECUTE FUNCTION holdfast_refuse('an illegal move');
 CREATE TRIGGER jobs_fixed AFTER UPDATE OF {{law.fixed}} ON jobs FOR EACH ROW
     EXECUTE FUNCTION holdfast_refuse('a change of what a submit fixes');

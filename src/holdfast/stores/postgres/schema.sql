@@ -86,36 +86,36 @@ CREATE TABLE jobs (
     result_digest bytea,
     error_code text,
     result_ptr text,
-    claim_order bigint GENERATED ALWAYS AS (CASE WHEN state IN (2, 6, 7) AND held_by IS NULL THEN run_at + CASE priority WHEN 1 THEN 0 WHEN 2 THEN 300000000 WHEN 3 THEN 1800000000 END END) STORED,
+    claim_order bigint GENERATED ALWAYS AS (CASE WHEN (state) = ANY ('{2,6,7}'::smallint[]) AND held_by IS NULL THEN run_at + CASE priority WHEN 1 THEN 0 WHEN 2 THEN 300000000 WHEN 3 THEN 1800000000 END END) STORED,
     -- A running job past its timeout is its owner's to kill; if that fell silent, a lease passes.
     wake_at bigint GENERATED ALWAYS AS (
         CASE WHEN finished_at IS NULL THEN
             least(deadline_at, CASE state WHEN 3 THEN timeout_at
                 WHEN 5 THEN run_at END)
         END) STORED,
-    CONSTRAINT state_known CHECK (state IN (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)),
-    CONSTRAINT owner_by_state CHECK ((owner IS NOT NULL) = (state IN (3, 4))),
-    CONSTRAINT lease_expires_at_by_state CHECK ((lease_expires_at IS NOT NULL) = (state IN (3, 4))),
-    CONSTRAINT epoch_by_state CHECK ((epoch IS NOT NULL) = (state IN (3, 4))),
-    CONSTRAINT timeout_at_only CHECK (timeout_at IS NULL OR state IN (3, 4)),
-    CONSTRAINT result_digest_by_state CHECK ((result_digest IS NOT NULL) = (state IN (8))),
-    CONSTRAINT error_code_by_state CHECK ((error_code IS NOT NULL) = (state IN (9, 10, 11, 12, 13))),
-    CONSTRAINT finished_at_by_state CHECK ((finished_at IS NOT NULL) = (state IN (8, 9, 10, 11, 12, 13))),
-    CONSTRAINT started_at_always CHECK (started_at IS NOT NULL OR state NOT IN (4)),
-    CONSTRAINT started_at_only CHECK (started_at IS NULL OR state IN (2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)),
-    CONSTRAINT wait_for_by_state CHECK ((wait_for IS NOT NULL) = (state IN (5))),
-    CONSTRAINT run_at_always CHECK (run_at IS NOT NULL OR state NOT IN (1, 2, 6, 7)),
-    CONSTRAINT held_by_only CHECK (held_by IS NULL OR state IN (1, 2, 6, 7)),
-    CONSTRAINT cancel_requested_only CHECK (cancel_requested IS NULL OR state IN (3, 4, 8, 9, 10, 11, 12, 13)),
-    CONSTRAINT letter_always CHECK (letter IS NOT NULL OR state NOT IN (13)),
-    CONSTRAINT letter_only CHECK (letter IS NULL OR state IN (9, 13)),
-    CONSTRAINT exit_code_only CHECK (exit_code IS NULL OR state IN (8, 9, 10, 11, 12, 13)),
-    CONSTRAINT result_ptr_only CHECK (result_ptr IS NULL OR state IN (8, 9, 10, 11, 12, 13)),
-    CONSTRAINT late_results_only CHECK (late_results IS NULL OR state IN (8, 9, 10, 11, 12, 13)),
-    CONSTRAINT retention_terminal CHECK (retention = 1 OR state IN (8, 9, 10, 11, 12, 13)),
-    CONSTRAINT attempt_by_state CHECK (CASE WHEN state IN (1, 12) THEN attempt = 0 WHEN state IN (3, 4, 5, 6, 7, 8) THEN attempt > 0 ELSE attempt >= 0 END),
+    CONSTRAINT state_known CHECK ((state) = ANY ('{1,2,3,4,5,6,7,8,9,10,11,12,13}'::smallint[])),
+    CONSTRAINT owner_by_state CHECK ((owner IS NOT NULL) = ((state) = ANY ('{3,4}'::smallint[]))),
+    CONSTRAINT lease_expires_at_by_state CHECK ((lease_expires_at IS NOT NULL) = ((state) = ANY ('{3,4}'::smallint[]))),
+    CONSTRAINT epoch_by_state CHECK ((epoch IS NOT NULL) = ((state) = ANY ('{3,4}'::smallint[]))),
+    CONSTRAINT timeout_at_only CHECK (timeout_at IS NULL OR (state) = ANY ('{3,4}'::smallint[])),
+    CONSTRAINT result_digest_by_state CHECK ((result_digest IS NOT NULL) = ((state) = ANY ('{8}'::smallint[]))),
+    CONSTRAINT error_code_by_state CHECK ((error_code IS NOT NULL) = ((state) = ANY ('{9,10,11,12,13}'::smallint[]))),
+    CONSTRAINT finished_at_by_state CHECK ((finished_at IS NOT NULL) = ((state) = ANY ('{8,9,10,11,12,13}'::smallint[]))),
+    CONSTRAINT started_at_always CHECK (started_at IS NOT NULL OR (state) <> ALL ('{4}'::smallint[])),
+    CONSTRAINT started_at_only CHECK (started_at IS NULL OR (state) = ANY ('{2,4,5,6,7,8,9,10,11,12,13}'::smallint[])),
+    CONSTRAINT wait_for_by_state CHECK ((wait_for IS NOT NULL) = ((state) = ANY ('{5}'::smallint[]))),
+    CONSTRAINT run_at_always CHECK (run_at IS NOT NULL OR (state) <> ALL ('{1,2,6,7}'::smallint[])),
+    CONSTRAINT held_by_only CHECK (held_by IS NULL OR (state) = ANY ('{1,2,6,7}'::smallint[])),
+    CONSTRAINT cancel_requested_only CHECK (cancel_requested IS NULL OR (state) = ANY ('{3,4,8,9,10,11,12,13}'::smallint[])),
+    CONSTRAINT letter_always CHECK (letter IS NOT NULL OR (state) <> ALL ('{13}'::smallint[])),
+    CONSTRAINT letter_only CHECK (letter IS NULL OR (state) = ANY ('{9,13}'::smallint[])),
+    CONSTRAINT exit_code_only CHECK (exit_code IS NULL OR (state) = ANY ('{8,9,10,11,12,13}'::smallint[])),
+    CONSTRAINT result_ptr_only CHECK (result_ptr IS NULL OR (state) = ANY ('{8,9,10,11,12,13}'::smallint[])),
+    CONSTRAINT late_results_only CHECK (late_results IS NULL OR (state) = ANY ('{8,9,10,11,12,13}'::smallint[])),
+    CONSTRAINT retention_terminal CHECK (retention = 1 OR (state) = ANY ('{8,9,10,11,12,13}'::smallint[])),
+    CONSTRAINT attempt_by_state CHECK (CASE WHEN (state) = ANY ('{1,12}'::smallint[]) THEN attempt = 0 WHEN (state) = ANY ('{3,4,5,6,7,8}'::smallint[]) THEN attempt > 0 ELSE attempt >= 0 END),
     CONSTRAINT counters CHECK (rev >= 1 AND failures BETWEEN 0 AND attempt AND releases >= 0 AND beats >= 0),
-    CONSTRAINT beats_owned CHECK (beats = 0 OR state IN (3, 4))
+    CONSTRAINT beats_owned CHECK (beats = 0 OR (state) = ANY ('{3,4}'::smallint[]))
 ) WITH (fillfactor = 50);
 
 -- Half-empty pages and no index on what a finish changes: so a finish is a HOT update.
@@ -134,13 +134,16 @@ CREATE TRIGGER jobs_birth AFTER INSERT ON jobs FOR EACH ROW
     EXECUTE FUNCTION holdfast_refuse('a job that was not submitted');
 CREATE TRIGGER jobs_move AFTER UPDATE ON jobs FOR EACH ROW
     WHEN (NOT CASE NEW.rev - OLD.rev
-        WHEN 1 THEN (OLD.state * 16 + NEW.state) = ANY ('{17,18,26,27,28,29,34,35,42,43,44,45,51,52,54,55,57,58,59,61,68,69,70,71,72,73,74,75,77,82,85,90,91,99,102,106,107,109,114,115,119,121,122,123,125,136,153,170,187,204,221}'::int[])
-        ELSE NEW.rev > OLD.rev AND (OLD.state * 16 + NEW.state) = ANY ('{52,53,54,55,56,57,58,59,61,68,69,70,71,72,73,74,75,77,82}'::int[]) END
+        WHEN 1 THEN (OLD.state * 16 + NEW.state) = ANY ('{17,18,26,27,28,29,34,35,42,43,44,45,51,52,54,55,57,58,59,61,68,69,70,71,72,73,74,75,77,82,85,90,91,99,102,106,107,109,114,115,119,121,122,123,125,136,153,170,187,204,221}'::smallint[])
+        ELSE NEW.rev > OLD.rev AND (OLD.state * 16 + NEW.state) = ANY ('{52,53,54,55,56,57,58,59,61,68,69,70,71,72,73,74,75,77,82}'::smallint[]) END
     OR NEW.attempt <> OLD.attempt + CASE WHEN NEW.state = 3 AND OLD.state <> 3 THEN 1 ELSE 0 END
     OR NEW.updated_at < OLD.updated_at
-    OR OLD.retention = 3
-    OR (NEW.retention <> OLD.retention AND NOT (OLD.finished_at IS NOT NULL AND NEW.retention = OLD.retention + 1))
-    OR (OLD.state IN (8, 9, 10, 11, 12, 13) AND (NEW.state IS DISTINCT FROM OLD.state
+    OR OLD.retention = 3)
+    EXECUTE FUNCTION holdfast_refuse('an illegal move');
+-- A function compares, not WHEN: that would be read anew for every statement, and few rows are.
+CREATE FUNCTION holdfast_keep_outcome() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    IF NEW.state IS DISTINCT FROM OLD.state
         OR NEW.attempt IS DISTINCT FROM OLD.attempt
         OR NEW.failures IS DISTINCT FROM OLD.failures
         OR NEW.releases IS DISTINCT FROM OLD.releases
@@ -152,7 +155,17 @@ CREATE TRIGGER jobs_move AFTER UPDATE ON jobs FOR EACH ROW
         OR NEW.result_digest IS DISTINCT FROM OLD.result_digest
         OR NEW.error_code IS DISTINCT FROM OLD.error_code
         OR NEW.exit_code IS DISTINCT FROM OLD.exit_code
-        OR NEW.result_ptr IS DISTINCT FROM OLD.result_ptr)))
+        OR NEW.result_ptr IS DISTINCT FROM OLD.result_ptr THEN
+        RAISE EXCEPTION 'holdfast: a change of an outcome refused on jobs'
+            USING ERRCODE = 'integrity_constraint_violation', DETAIL = to_jsonb(NEW)::text;
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER jobs_frozen AFTER UPDATE OF failures, releases, started_at, finished_at, run_at, cancel_requested, signals, result_digest, error_code, exit_code, result_ptr ON jobs FOR EACH ROW
+    WHEN (OLD.finished_at IS NOT NULL)
+    EXECUTE FUNCTION holdfast_keep_outcome();
+CREATE TRIGGER jobs_retention AFTER UPDATE OF retention ON jobs FOR EACH ROW
+    WHEN ((NEW.retention <> OLD.retention AND NOT (OLD.finished_at IS NOT NULL AND NEW.retention = OLD.retention + 1)))
     EXECUTE FUNCTION holdfast_refuse('an illegal move');
 CREATE TRIGGER jobs_fixed AFTER UPDATE OF id, tenant, job_id, kind, task, queue, priority, needs, policy, cpus, memory_mb, parent_id, link_kind, workflow_id, step_index, key_kinds, deadline_at, created_at ON jobs FOR EACH ROW
     EXECUTE FUNCTION holdfast_refuse('a change of what a submit fixes');
@@ -183,7 +196,7 @@ CREATE TABLE events (
     digest bytea,
     seal bytea,
     PRIMARY KEY (id, rev),
-    CONSTRAINT legal_event CHECK ((type * 256 + coalesce(from_state, 0) * 16 + to_state) = ANY ('{257,258,547,611,627,820,1096,1810,2076,2092,2321,2338,2406,2423,2577,2594,2662,2679,2833,2850,2918,2935,3124,3140,3396,3652,3908,4165,4434,4665,4681,4729,4918,4934,5175,5191,5431,5447,5746,5939,5956,6170,6186,6202,6218,6234,6250,6266,6427,6443,6459,6475,6491,6507,6523,6685,6701,6717,6733,6765,6781,6929,6946,6963,6980,6997,7014,7031,7304,7321,7338,7355,7372,7389,7560,7577,7594,7611,7628,7645,7816,7833,7850,7867,7884,7901,8072,8089,8106,8123,8140,8157,8328,8345,8362,8379,8396,8413,8584,8601,8618,8635,8652,8669}'::int[]) AND from_state BETWEEN 1 AND 15 AND to_state BETWEEN 1 AND 15),
+    CONSTRAINT legal_event CHECK ((type * 256 + coalesce(from_state, 0) * 16 + to_state) = ANY ('{257,258,547,611,627,820,1096,1810,2076,2092,2321,2338,2406,2423,2577,2594,2662,2679,2833,2850,2918,2935,3124,3140,3396,3652,3908,4165,4434,4665,4681,4729,4918,4934,5175,5191,5431,5447,5746,5939,5956,6170,6186,6202,6218,6234,6250,6266,6427,6443,6459,6475,6491,6507,6523,6685,6701,6717,6733,6765,6781,6929,6946,6963,6980,6997,7014,7031,7304,7321,7338,7355,7372,7389,7560,7577,7594,7611,7628,7645,7816,7833,7850,7867,7884,7901,8072,8089,8106,8123,8140,8157,8328,8345,8362,8379,8396,8413,8584,8601,8618,8635,8652,8669}'::smallint[]) AND from_state BETWEEN 1 AND 15 AND to_state BETWEEN 1 AND 15),
     CONSTRAINT first_event CHECK ((rev = 1) = (from_state IS NULL)),
     CONSTRAINT body_has_digest CHECK (body IS NULL OR digest IS NOT NULL)
 );

@@ -53,10 +53,13 @@ Numbers: TypeAlias = dict[Shape, int]
 
 @cache
 def commit_sql(*, rest: bool, beats: bool) -> str:
-    """Write the commit with the parts that a batch needs; the planner drops what is NULL."""
+    """Write the commit with the parts that a batch needs."""
     sql = blocks(PACKAGE)
     text = sql["commit"].replace(":beats", sql["commit_beats"] if beats else "")
-    return text if rest else text.replace("d.rest", "NULL::jsonb")
+    if rest:
+        return text.replace(":rest", sql["commit_rest"])
+    # The planner drops what is NULL.
+    return text.replace(":rest", "").replace("d.rest", "NULL::jsonb")
 
 
 def commit_arrays(folds: Sequence[Fold], request_id: str) -> CommitArrays:

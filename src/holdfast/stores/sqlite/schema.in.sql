@@ -98,7 +98,7 @@ CREATE TRIGGER jobs_birth AFTER INSERT ON jobs WHEN {{law.illegal_birth}}
 BEGIN SELECT RAISE(ABORT, 'holdfast: a job that was not submitted refused on jobs'); END;
 CREATE TRIGGER jobs_move AFTER UPDATE ON jobs WHEN {{law.sqlite.illegal_move}}
 BEGIN SELECT RAISE(ABORT, 'holdfast: an illegal move refused on jobs'); END;
-CREATE TRIGGER jobs_frozen AFTER UPDATE OF {{law.sqlite.frozen}} ON jobs
+CREATE TRIGGER jobs_frozen AFTER UPDATE OF {{law.frozen}} ON jobs
 WHEN OLD.finished_at IS NOT NULL
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of an outcome refused on jobs'); END;
 CREATE TRIGGER jobs_retention AFTER UPDATE OF retention ON jobs

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import LoggedEvent
+from holdfast.lifecycle.job import VERSION, LoggedEvent
 from holdfast.lifecycle.ledger import log_problems
 from holdfast.lifecycle.states import BEATS, EventType, State
 from tests.lifecycle.factories import RECONCILER, Life
@@ -162,13 +162,27 @@ def test_nothing_but_annotations_may_follow_an_end() -> None:
 
 @pytest.mark.req("B27")
 def test_what_a_newer_version_wrote_is_no_problem() -> None:
-    newer_type = changed(10, type=EventType.UNKNOWN)
+    newer_type = changed(10, type=EventType.UNKNOWN, version=VERSION + 1)
     newer_state = [
-        replace(event, **columns) if (columns := NEWER.get(event.rev)) else event for event in log()
+        replace(event, version=VERSION + 1, **columns)
+        if (columns := NEWER.get(event.rev))
+        else event
+        for event in log()
     ]
 
     assert log_problems(newer_type) == []
     assert log_problems(newer_state) == []
+
+
+def test_a_word_of_nobodys_law_in_an_event_of_this_version_is_a_problem() -> None:
+    for rev, columns in NEWER.items():
+        assert log_problems(changed(rev, **columns)) != []
+    assert log_problems(changed(10, type=EventType.UNKNOWN)) != []
+
+
+def test_a_first_event_with_a_past_is_a_problem() -> None:
+    assert log_problems(changed(1, attempt=1)) != []
+    assert log_problems(changed(1, beats=1)) != []
 
 
 NEWER: dict[int, dict[str, Any]] = {
@@ -179,7 +193,11 @@ NEWER: dict[int, dict[str, Any]] = {
 
 
 def test_a_gap_beside_an_event_of_a_newer_version_is_still_noticed() -> None:
-    newer = [replace(event, type=EventType.UNKNOWN) for event in log() if event.rev in (8, 10)]
+    newer = [
+        replace(event, type=EventType.UNKNOWN, version=VERSION + 1)
+        for event in log()
+        if event.rev in (8, 10)
+    ]
     events = sorted([*without(8, 9, 10), *newer], key=lambda event: event.rev)
 
     assert log_problems(events) != []

@@ -15,7 +15,7 @@ from msgspec import Struct
 from holdfast.lifecycle.derive import derive, derive_status
 from holdfast.lifecycle.invariants import broken_rules
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
-from holdfast.lifecycle.ledger import log_problems
+from holdfast.lifecycle.ledger import is_newer, log_problems
 from holdfast.lifecycle.payload import digest
 from holdfast.lifecycle.states import KeyKind, Retention, State
 from holdfast.lifecycle.submit import derived_keys
@@ -141,7 +141,7 @@ def _without_events(entry: LedgerEntry) -> str:
 
 def _is_newer(entry: LedgerEntry) -> bool:
     """Whether a newer version wrote parts that this one cannot judge (B27)."""
-    return any(event.to_state is State.UNKNOWN for event in entry.events)
+    return any(is_newer(event) for event in entry.events)
 
 
 def _body_problems(events: list[LoggedEvent]) -> list[str]:

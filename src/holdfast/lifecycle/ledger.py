@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.lifecycle.job import LoggedEvent
+from holdfast.lifecycle.job import VERSION, LoggedEvent
 from holdfast.lifecycle.states import BEATS, RANK, EventType, State
 from holdfast.lifecycle.transitions import legal_events
 
@@ -21,7 +21,7 @@ def log_problems(events: Sequence[LoggedEvent]) -> list[str]:
     anchor, beats = 0, 0
     for event in events:
         problems += _revision_problems(before, anchor, beats, event)
-        if _is_known(event):
+        if not is_newer(event):
             problems += _edge_problems(before, event)
         if event.type in BEATS:
             beats += 1
@@ -65,9 +65,12 @@ def _edge_problems(before: LoggedEvent | None, event: LoggedEvent) -> list[str]:
 
 
 def _first_problems(event: LoggedEvent) -> list[str]:
-    if event.type is EventType.CREATED:
-        return []
-    return [f"rev {event.rev}: {event.type} is the first event"]
+    problems = []
+    if event.type is not EventType.CREATED:
+        problems.append(f"rev {event.rev}: {event.type} is the first event")
+    if event.attempt or event.beats:
+        problems.append(f"rev {event.rev}: has attempts or heartbeats before the first event")
+    return problems
 
 
 def _rank_problems(before: LoggedEvent, event: LoggedEvent) -> list[str]:
@@ -76,14 +79,17 @@ def _rank_problems(before: LoggedEvent, event: LoggedEvent) -> list[str]:
     problems = []
     if event.attempt != expected:
         problems.append(f"rev {event.rev}: attempt {event.attempt} instead of {expected}")
-    if (event.attempt, RANK[event.to_state]) < (before.attempt, RANK.get(before.to_state, 0)):
+    rank, rank_before = RANK.get(event.to_state, 0), RANK.get(before.to_state, 0)
+    if (event.attempt, rank) < (before.attempt, rank_before):
         problems.append(f"rev {event.rev}: falls back to {event.to_state}")
     return problems
 
 
-def _is_known(event: LoggedEvent) -> bool:
-    return (
-        event.type is not EventType.UNKNOWN
-        and event.to_state is not State.UNKNOWN
-        and event.from_state is not State.UNKNOWN
-    )
+def is_newer(event: LoggedEvent) -> bool:
+    """Whether a newer version wrote it with words that this one cannot judge (B27).
+
+    A word that nobody knows in an event of this version is damage.
+    """
+    unknown = EventType.UNKNOWN, State.UNKNOWN
+    words = event.type, event.from_state, event.to_state
+    return event.version > VERSION and any(word in unknown for word in words)

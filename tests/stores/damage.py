@@ -41,30 +41,28 @@ class Vandal(ABC):
     async def close(self) -> None:
         """Let go."""
 
-    async def put(self, table: str, turn: Turn) -> Any:
-        """Put a value into a cell; give the one that was there."""
-        where = "id = $1" if turn.rev is None else "id = $1 AND rev = $2"
-        key = [turn.id] if turn.rev is None else [turn.id, turn.rev]
-        [row] = await self.rows(f"SELECT {turn.column} FROM {table} WHERE {where}", *key)
-        sql = f"UPDATE {table} SET {turn.column} = ${len(key) + 1} WHERE {where}"
-        await self.rows(sql, *key, turn.value)
-        return row[turn.column]
+    @abstractmethod
+    async def many(self, sql: str, values: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each set of values, all in one transaction."""
 
     @asynccontextmanager
     async def turned(self, table: str, turns: Sequence[Turn]) -> AsyncIterator[None]:
-        """Hold cells turned for the length of a block."""
-        olds = await self._put_all(table, turns)
+        """Hold cells of one column turned for the length of a block."""
+        [column] = {turn.column for turn in turns}
+        keys = "id" if turns[0].rev is None else "id, rev"
+        found = await self.rows(f"SELECT {keys}, {column} AS old FROM {table}")
+        olds = {(JobId(_uuid(row["id"])), row.get("rev")): row["old"] for row in found}
+        await self._put(table, turns)
         try:
             yield
         finally:
-            backs = [_back(turn, old) for turn, old in zip(turns, olds, strict=True)]
-            await self._put_all(table, backs[::-1])
+            await self._put(table, [_back(turn, olds[turn.id, turn.rev]) for turn in turns][::-1])
 
-    async def _put_all(self, table: str, turns: Sequence[Turn]) -> list[Any]:
-        await self.rows("BEGIN")
-        olds = [await self.put(table, turn) for turn in turns]
-        await self.rows("COMMIT")
-        return olds
+    async def _put(self, table: str, turns: Sequence[Turn]) -> None:
+        where = "id = $2" if turns[0].rev is None else "id = $2 AND rev = $3"
+        sql = f"UPDATE {table} SET {turns[0].column} = $1 WHERE {where}"
+        keys = [(turn.id,) if turn.rev is None else (turn.id, turn.rev) for turn in turns]
+        await self.many(sql, [(t.value, *key) for t, key in zip(turns, keys, strict=True)])
 
     async def dump(self, tables: Iterable[str]) -> dict[str, list[str]]:
         """All rows of tables, to be compared with those of another time."""
@@ -98,6 +96,9 @@ class _OnPostgres(Vandal):
     async def rows(self, sql: str, *values: Any) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._connection.fetch(sql, *values)]
 
+    async def many(self, sql: str, values: Sequence[Sequence[Any]]) -> None:
+        await self._connection.executemany(sql, values)
+
     async def close(self) -> None:
         await self._connection.close()
 
@@ -107,22 +108,31 @@ class _OnSqlite(Vandal):
         self._connection = connection
 
     async def rows(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        bound = [value.bytes if isinstance(value, UUID) else value for value in values]
-        cursor = self._connection.execute(re.sub(r"\$(\d+)", r"?\1", sql), bound)
-        found = cursor.fetchall()
-        if not found:
-            return []
-        names = [column[0] for column in self._described(sql, bound)]
-        return [dict(zip(names, row, strict=True)) for row in found]
+        cursor = self._connection.cursor()
+        found: list[dict[str, Any]] = []
 
-    def _described(self, sql: str, bound: Sequence[Any]) -> Sequence[Any]:
-        # apsw forgets the names of columns with the last row.
-        cursor = self._connection.execute(re.sub(r"\$(\d+)", r"?\1", sql), bound)
-        description: Sequence[Any] = cursor.get_description()
-        return description
+        def named(cursor: apsw.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+            names = [column[0] for column in cursor.get_description()]
+            return dict(zip(names, row, strict=True))
+
+        cursor.row_trace = named
+        found += cursor.execute(_numbered(sql), _bound(values))
+        return found
+
+    async def many(self, sql: str, values: Sequence[Sequence[Any]]) -> None:
+        with self._connection:
+            self._connection.executemany(_numbered(sql), map(_bound, values))
 
     async def close(self) -> None:
         self._connection.close()
+
+
+def _numbered(sql: str) -> str:
+    return re.sub(r"\$(\d+)", r"?\1", sql)
+
+
+def _bound(values: Sequence[Any]) -> list[Any]:
+    return [value.bytes if isinstance(value, UUID) else value for value in values]
 
 
 @asynccontextmanager

@@ -36,6 +36,7 @@ async def populate(store: Store) -> list[Job]:
 def rich() -> dict[str, Any]:
     """All that a submit can fix."""
     return {
+        "tenant": "acme",
         "queue": fresh("queue"),
         "kind": Kind.COMMAND,
         "priority": Priority.CRITICAL,
@@ -89,11 +90,7 @@ async def _adopted(store: Store) -> Job:
 
 async def _waiting_with_timer(store: Store) -> Job:
     job = await running_job(store)
-    return await do(store, job, c.Wait(actor=owner_of(job), signal="go", until=_in_an_hour()))
-
-
-def _in_an_hour() -> Any:
-    return After(HOUR)
+    return await do(store, job, c.Wait(actor=owner_of(job), signal="go", until=After(HOUR)))
 
 
 async def _tried_before(store: Store, **wishes: Any) -> Job:
@@ -108,6 +105,11 @@ async def _tried_before(store: Store, **wishes: Any) -> Job:
 async def _held(store: Store) -> Job:
     job = await submit_one(store, queue=fresh("queue"), held_by="budget", admitted=False)
     return await do(store, job, c.Hold(actor=CONTROL, hold="ann"))
+
+
+async def _held_by_one_of_two(store: Store) -> Job:
+    job = await do(store, await _held(store), c.Unhold(actor=CONTROL, hold="budget"))
+    return await do(store, job, c.Reschedule(actor=CONTROL, run_at=After(HOUR)))
 
 
 async def _held_and_tried(store: Store) -> Job:
@@ -174,6 +176,7 @@ _SAMPLES: tuple[Sample, ...] = (
     _waiting_with_timer,
     _tried_before,
     _held,
+    _held_by_one_of_two,
     _held_and_tried,
     _never_run_cancelled,
     _never_run_timed_out,

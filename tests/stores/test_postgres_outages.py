@@ -158,10 +158,12 @@ async def test_a_standby_takes_over_with_all_that_was_acknowledged() -> None:
                 # It answers, but does not write yet: the address moved before the promotion.
                 proxy.retarget("127.0.0.1", standby.port)
                 before = load.rounds
-                await asyncio.sleep(0.5)
+                read = asyncio.create_task(store.clock())
+                assert await still_waits(read, 0.5)
                 assert load.rounds == before
                 await asyncio.to_thread(standby.promote)
                 await load.progress(8)
+                await read
             async with postgres_store(proxy.url(url)) as store:
                 await load.assert_lived_once(store)
 

@@ -1,0 +1,124 @@
+"""Rebuild: the projection comes back from the events alone, the same to the last column."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from holdfast.flow.rebuild import rebuild
+from holdfast.lifecycle.job import JobId
+from holdfast.ports import Store
+from holdfast.stores.columns import JOB_COLUMNS
+from holdfast.testing.acts import all_jobs
+from holdfast.testing.factories import job_ids
+from tests.stores.damage import Turn, Vandal, another, vandal
+from tests.stores.ledgers import Ledger, assert_proven, make_ledger
+from tests.stores.raw import ENGINES, row_of
+from tests.stores.samples import populate
+
+KEPT = ("jobs", "keys")
+"""What is compared row by row; of claims and counts, what they say."""
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    made = make_ledger(request, tmp_path_factory)
+    asyncio.run(_populate(made))
+    return made
+
+
+async def _populate(ledger: Ledger) -> None:
+    async with ledger.store() as store:
+        await populate(store)
+        await store.fold_counts()
+
+
+@pytest.fixture
+async def store(ledger: Ledger) -> AsyncIterator[Store]:
+    """A store that has not read anything yet: what it knows of policies it must look up."""
+    async with ledger.store() as store:
+        yield store
+
+
+@pytest.fixture
+async def hand(ledger: Ledger) -> AsyncIterator[Vandal]:
+    async with vandal(ledger) as hand:
+        yield hand
+
+
+async def held(store: Store) -> dict[str, list[JobId]]:
+    owners = sorted({job.owner for job in await all_jobs(store) if job.owner})
+    return {owner: [job.id for job in await store.owned(owner)] for owner in owners}
+
+
+@pytest.mark.req("E7")
+async def test_an_emptied_projection_is_rebuilt_from_the_events_alone(
+    ledger: Ledger, store: Store, hand: Vandal
+) -> None:
+    async with ledger.store() as other:
+        before = await hand.dump(KEPT), await held(other), await other.counts()
+    for table in ("jobs", "keys", "counts", "claims"):
+        await hand.rows(f"DELETE FROM {table}")
+    assert await all_jobs(store) == []
+
+    report = await rebuild(store)
+
+    assert report.skipped == []
+    assert report.changed == report.jobs > 30
+    assert (await hand.dump(KEPT), await held(store), await store.counts()) == before
+    await assert_proven(store)
+
+
+@pytest.mark.req("E7")
+async def test_each_turned_column_is_put_right(store: Store, hand: Vandal) -> None:
+    before = await hand.dump(KEPT)
+    jobs = await all_jobs(store)
+    for column in JOB_COLUMNS[1:]:
+        values = [(another(column, row_of(job)[column]), job.id) for job in jobs]
+        await hand.many(f"UPDATE jobs SET {column} = $1 WHERE id = $2", values)
+        report = await rebuild(store)
+        assert report.changed == len(jobs), column
+    assert await hand.dump(KEPT) == before
+    await assert_proven(store)
+
+
+@pytest.mark.req("E7")
+async def test_what_was_proven_is_left_as_it_is(store: Store, hand: Vandal) -> None:
+    before = await hand.dump((*KEPT, "events", "beats"))
+    seen: list[int] = []
+    report = await rebuild(store, progress=seen.append)
+    assert report.changed == 0
+    assert seen[-1] == report.jobs
+    assert await hand.dump((*KEPT, "events", "beats")) == before
+
+
+async def test_a_job_whose_events_cannot_be_read_is_left_alone_and_told(
+    store: Store, hand: Vandal
+) -> None:
+    first, second, *_ = await all_jobs(store)
+    stranger = row_of(second) | {"id": job_ids.mint(), "job_id": None}
+    marks = ", ".join(f"${i}" for i in range(1, len(stranger) + 1))
+    await hand.rows(
+        f"INSERT INTO jobs ({', '.join(stranger)}) VALUES ({marks})", *stranger.values()
+    )
+    before = await hand.dump(KEPT)
+    async with hand.turned("events", [Turn(first.id, 1, "data", "{not json")]):
+        report = await rebuild(store)
+    assert sorted(report.skipped) == sorted([first.id, JobId(stranger["id"])])
+    assert await hand.dump(KEPT) == before
+    await hand.rows("DELETE FROM jobs WHERE id = $1", stranger["id"])
+
+
+async def test_the_law_holds_again_after_a_rebuild(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for engine in ENGINES:
+        ledger = make_ledger(request, tmp_path_factory, engine)
+        async with ledger.store() as store:
+            [job, *_] = await populate(store)
+            await rebuild(store)
+        async with ledger.raw() as raw:
+            sql = "UPDATE jobs SET rev = rev - 1 WHERE id = $1"
+            assert "an illegal move" in str(await raw.refusal(sql, [job.id]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
@@ -11,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import asyncpg
 
 from holdfast.errors import LawBroken, StoreBroken, StoreError, StoreFull, StoreUnavailable
+from holdfast.stores.postgres.pool import Pool, abandon
 
 Connection: TypeAlias = Any
 R = TypeVar("R")
@@ -70,7 +70,7 @@ class Connections:
         self._size = size
         self._deadline = deadline_seconds
         self._attempt = attempt_seconds
-        self._pool: Any = None
+        self._pool: Pool | None = None
         # A transaction whose client fell silent must not keep its row locks longer than a caller
         # waits, nor hold back vacuum and the tail.
         idle = {"idle_in_transaction_session_timeout": f"{round(attempt_seconds * 1000)}ms"}
@@ -78,10 +78,11 @@ class Connections:
 
     async def open(self) -> None:
         """Make the pool; the first connection is made by the first use."""
-        self._pool = await asyncpg.create_pool(
+        self._pool = Pool(self._connect, self._size)
+
+    async def _connect(self) -> Connection:
+        return await asyncpg.connect(
             self.url,
-            min_size=0,
-            max_size=self._size,
             command_timeout=self._attempt,
             timeout=self._attempt,
             max_cacheable_statement_size=0,
@@ -91,7 +92,6 @@ class Connections:
             server_settings={} if self.pooled else self._settings,
             # A standby would answer reads with what was true a moment ago.
             target_session_attrs=None if self.pooled else "primary",
-            reset=_no_reset,
         )
 
     async def close(self) -> None:
@@ -99,10 +99,7 @@ class Connections:
         if self._pool is None:
             return
         pool, self._pool = self._pool, None
-        try:
-            await asyncio.wait_for(pool.close(), self._attempt)
-        except PASSING:
-            pool.terminate()
+        await pool.close(self._attempt)
 
     async def run(
         self,
@@ -135,17 +132,20 @@ class Connections:
                 raise translated(error) from error
 
     async def _once(self, work: Callable[[Connection, int], Awaitable[R]], tries: int) -> R:
-        if self._pool is None:
+        pool = self._pool
+        if pool is None:
             raise StoreError("the store is closed")
-        async with self._pool.acquire(timeout=self._attempt) as connection:
-            try:
-                return await self._use(connection, work, tries)
-            except _SOUND:
-                raise
-            except PASSING:
-                # Half-open, confused or read-only since a failover: nobody shall meet it again.
-                _abandon(connection)
-                raise
+        connection = await pool.take(self._attempt)
+        try:
+            return await self._use(connection, work, tries)
+        except _SOUND:
+            raise
+        except (*PASSING, asyncio.CancelledError):
+            # Half-open, confused, in the middle of a statement, or read-only since a failover.
+            abandon(connection)
+            raise
+        finally:
+            pool.give_back(connection)
 
     async def _use(
         self, connection: Connection, work: Callable[[Connection, int], Awaitable[R]], tries: int
@@ -159,12 +159,6 @@ class Connections:
             return await work(connection, tries)
 
 
-def _abandon(connection: Connection) -> None:
-    # Where the driver has given it up already, it says so by an error.
-    with contextlib.suppress(asyncpg.InterfaceError):
-        connection.terminate()
-
-
 def _passes(error: BaseException) -> bool:
     # The driver says "interface error" of a connection that was closed, and of our own mistakes.
     if not isinstance(error, asyncpg.InterfaceError):
@@ -176,10 +170,6 @@ def _pause(tries: int) -> float:
     # Spread, so that workers that lost the database together do not come back together.
     spread = 0.5 + os.urandom(1)[0] / 512
     return float(min(0.02 * 2.0 ** min(tries, 6), 1.0) * spread)
-
-
-async def _no_reset(connection: Connection) -> None:
-    """Skip the pool's clean-up query: nothing here leaves session state behind."""
 
 
 def translated(error: asyncpg.PostgresError) -> StoreError:

@@ -115,7 +115,7 @@ def print_rounds(rows: Sequence[dict[str, Any]]) -> None:
             row["what"],
             _rate(floor),
             _rate(store),
-            f"{row['ratio']:.2f}",
+            f"{row['ratio']:.2f}" + ("" if row["ratio"] >= TARGET or row["batch"] < 100 else " !"),
             f"{floor.client_micros:.1f} / {store.client_micros:.1f}",
             f"{floor.server_micros:.1f} / {store.server_micros:.1f}",
         )

@@ -25,10 +25,10 @@ def make_store(engine: str, place: str) -> Store:
     if engine == "sqlite":
         from holdfast.stores.sqlite.store import SqliteStore
 
-        return SqliteStore(place, deadline_seconds=60)
+        return SqliteStore(place, deadline_seconds=300)
     from holdfast.stores.postgres.store import PostgresStore
 
-    return PostgresStore(place, connections=2, deadline_seconds=60)
+    return PostgresStore(place, connections=2, deadline_seconds=300)
 
 
 async def submit_then_claim(

@@ -495,10 +495,12 @@ RETURNING rev
 UPDATE meta SET value = (value::integer + 1)::text WHERE key = 'epoch' RETURNING value::integer
 
 -- name: ledger_end
--- The highest id there is, of whatever is left of it.
+-- The highest id there is after $1, of whatever is left of it.
 SELECT greatest(
-    (SELECT id FROM jobs ORDER BY id DESC LIMIT 1), (SELECT id FROM events ORDER BY id DESC LIMIT 1),
-    (SELECT id FROM beats ORDER BY id DESC LIMIT 1), (SELECT id FROM keys ORDER BY id DESC LIMIT 1))
+    (SELECT id FROM jobs WHERE id > $1 ORDER BY id DESC LIMIT 1),
+    (SELECT id FROM events WHERE id > $1 ORDER BY id DESC LIMIT 1),
+    (SELECT id FROM beats WHERE id > $1 ORDER BY id DESC LIMIT 1),
+    (SELECT id FROM keys WHERE id > $1 ORDER BY id DESC LIMIT 1))
 
 -- name: ledger_bound
 -- Where the next batch of the ledger ends: after $2 jobs, or $3 events, heartbeats or keys, so that
@@ -529,7 +531,8 @@ SELECT id, tenant, kind, key, digest FROM keys WHERE id > $1 AND id <= $2
 -- name: ledger_unclaimed
 -- Jobs between two ids that are held though no claim of their owner names them.
 SELECT id FROM jobs AS j WHERE id > $1 AND id <= $2 AND owner IS NOT NULL AND NOT EXISTS (
-    SELECT 1 FROM claims AS c WHERE c.owner = j.owner AND j.id = ANY (c.ids))
+    -- OFFSET 0: looked up by owner for each job, never joined as a whole.
+    SELECT 1 FROM claims AS c WHERE c.owner = j.owner AND j.id = ANY (c.ids) OFFSET 0)
 
 -- name: dictionary
 -- All policies and needs, with what of them stands in columns.

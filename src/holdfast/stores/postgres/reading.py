@@ -143,7 +143,7 @@ class Reading(Base):
         Up to the newest id at the beginning: live work would otherwise keep it going for ever.
         """
         low: UUID = after or LOWEST
-        [[end]] = await self._fetch("ledger_end")
+        [[end]] = await self._fetch("ledger_end", low)
         while end is not None and low < end:
             high, rows = await self._run(self._ledger_reader(low, end, batch))
             yield await self._entries(rows)

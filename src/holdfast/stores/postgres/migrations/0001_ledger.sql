@@ -245,8 +245,9 @@ CREATE TRIGGER beats_fixed AFTER UPDATE ON beats FOR EACH ROW
 -- The bytes are those of holdfast/lifecycle/seal.py: each column with its length, NULL as "-".
 CREATE FUNCTION holdfast_netstring(value text) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT coalesce(length(value) || ':' || value, '-') $$;
-CREATE FUNCTION holdfast_seal(previous bytea, e events) RETURNS bytea LANGUAGE sql IMMUTABLE AS
-$$ SELECT sha256(coalesce(previous, ''::bytea) || convert_to(
+-- Not LANGUAGE sql: that would be planned anew for every event, which costs 50 times as much.
+CREATE FUNCTION holdfast_seal(previous bytea, e events) RETURNS bytea LANGUAGE plpgsql IMMUTABLE AS
+$$ BEGIN RETURN sha256(coalesce(previous, ''::bytea) || convert_to(
     holdfast_netstring(replace(e.id::text, '-', '')) || holdfast_netstring(e.rev::text)
     || holdfast_netstring(e.type::text) || holdfast_netstring(e.from_state::text)
     || holdfast_netstring(e.to_state::text) || holdfast_netstring(e.at::text)
@@ -255,7 +256,7 @@ $$ SELECT sha256(coalesce(previous, ''::bytea) || convert_to(
     || holdfast_netstring(e.deadline_at::text) || holdfast_netstring(e.version::text)
     || holdfast_netstring(e.actor) || holdfast_netstring(e.request_id)
     || holdfast_netstring(e.reason) || holdfast_netstring(e.correlation_id)
-    || holdfast_netstring(e.data) || holdfast_netstring(encode(e.digest, 'hex')), 'UTF8')) $$;
+    || holdfast_netstring(e.data) || holdfast_netstring(encode(e.digest, 'hex')), 'UTF8')); END $$;
 CREATE FUNCTION holdfast_seal_event() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN
     -- Volatile, so that it sees the events that this very statement has inserted before.

@@ -21,7 +21,6 @@ from holdfast.lifecycle.submit import Submission, submit
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import ClaimRequest, Committed, Store, Submitted
 from holdfast.stores.columns import created_text
-from holdfast.stores.postgres.connections import SETTINGS
 from holdfast.stores.text import blocks
 
 QUEUE, TASK, OWNER = "mail", "send_welcome", "worker-7f3a"
@@ -139,9 +138,10 @@ class PostgresFloor:
         self._connection: Any = None
 
     async def open(self) -> None:
-        """Connect as the store does: prepared statements, one plan for each."""
+        """Connect: prepared statements, one plan for each that does not begin with a scan."""
+        settings = {"plan_cache_mode": "force_generic_plan", "jit": "off", "enable_seqscan": "off"}
         self._connection = await asyncpg.connect(
-            self._url, server_settings=SETTINGS, max_cacheable_statement_size=0
+            self._url, server_settings=settings, max_cacheable_statement_size=0
         )
 
     async def close(self) -> None:

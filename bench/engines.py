@@ -38,8 +38,8 @@ class Place(Protocol):
     def rest(self) -> None:
         """Bring the engine to rest before the clock starts."""
 
-    def server_seconds(self) -> float:
-        """CPU time that the engine's own processes have used for this database."""
+    def server_times(self) -> dict[str, int]:
+        """CPU nanoseconds of each process of the engine that serves this database now."""
 
     def columns(self) -> dict[str, tuple[int, int]]:
         """Per column of jobs and events: how many values there are, and their total length."""
@@ -81,14 +81,11 @@ class PostgresPlace:
         """Run a statement outside what is measured."""
         return self._cluster.sql(statement, database_of(self.url))
 
-    def server_seconds(self) -> float:
-        """Sum over the backends that serve this database."""
+    def server_times(self) -> dict[str, int]:
+        """Ask Linux about the backends that serve this database."""
         name = f" {database_of(self.url)} "
-        total = 0
-        for process in Path("/proc").iterdir():
-            if process.name.isdigit():
-                total += _ticks(process, name)
-        return total / os.sysconf("SC_CLK_TCK")
+        processes = [one for one in Path("/proc").iterdir() if one.name.isdigit()]
+        return {process.name: _nanoseconds(process, name) for process in processes}
 
     def columns(self) -> dict[str, tuple[int, int]]:
         """Ask PostgreSQL."""
@@ -105,14 +102,14 @@ class PostgresPlace:
         return found
 
 
-def _ticks(process: Path, title: str) -> int:
+def _nanoseconds(process: Path, title: str) -> int:
+    """CPU time of a process whose title says that it serves this; 0 for any other."""
     try:
         if title not in (process / "cmdline").read_bytes().decode(errors="replace"):
             return 0
-        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        return int((process / "schedstat").read_text().split()[0])
     except OSError:
         return 0
-    return int(fields[11]) + int(fields[12])
 
 
 class PostgresEngine:
@@ -212,9 +209,9 @@ class SqlitePlace:
         """Write out what lies in memory."""
         os.sync()
 
-    def server_seconds(self) -> float:
+    def server_times(self) -> dict[str, int]:
         """SQLite runs in the client."""
-        return 0.0
+        return {}
 
     def columns(self) -> dict[str, tuple[int, int]]:
         """Ask SQLite."""

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from bench.engines import PostgresEngine, SqliteEngine
 from bench.growth import CONDITIONS, Growth, measure_growth
+from bench.guards import ROUNDS, Cost, measure_guards
 from bench.measure import Sample, Summary, differences, run_one, summed_up
 
 RESULTS = Path(__file__).parent / "results" / "store.json"
@@ -42,6 +43,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, help="jobs per round instead of the usual")
     parser.add_argument("--quick", action="store_true", help="3 short rounds, under two minutes")
     parser.add_argument("--growth", action="store_true", help="only how cost grows with the table")
+    parser.add_argument("--guards", action="store_true", help="only what each guard costs")
     parser.add_argument("--no-growth", action="store_true", help="only the rounds")
     parser.add_argument("--growth-jobs", type=int, default=1_000_000)
     given = parser.parse_args(words)
@@ -139,14 +141,47 @@ async def growth(given: argparse.Namespace, engine: Any) -> list[Growth]:
 
 def print_growth(found: Sequence[Growth]) -> None:
     """Print what each condition costs."""
-    table = Table(title="cycles/s at batch 100, against a small table just before")
-    for heading in ("engine", "condition", "jobs", "small/s", "there/s", "ratio"):
+    table = Table(title="cycles at batch 100, in turn with a table of 1,000 jobs, medians")
+    for heading in ("engine", "condition", "jobs", "small/s", "there/s", "ratio", "CPU µs/job",
+                    "ratio"):  # fmt: skip
         table.add_column(heading, justify="right")
     for one in found:
         table.add_row(
-            one.engine, one.condition, f"{one.jobs:,}", f"{one.small:,.0f}", f"{one.there:,.0f}",
+            one.engine,
+            one.condition,
+            f"{one.jobs:,}",
+            f"{one.small:,.0f}",
+            f"{one.there:,.0f}",
             f"{one.there / one.small:.2f}",
-        )  # fmt: skip
+            f"{one.small_micros:.1f} / {one.there_micros:.1f}",
+            f"{one.small_micros / one.there_micros:.2f}",
+        )
+    console.print(table)
+
+
+async def guards(given: argparse.Namespace, engine: Any) -> list[Cost]:
+    """Measure the store without each guard in turn."""
+    with progress_bar(f"{engine.name}, guards", 1) as step:
+        found = await measure_guards(engine, rounds=10 if given.quick else ROUNDS)
+        step(f"{engine.name}, guards")
+    return found
+
+
+def print_guards(found: Sequence[Cost]) -> None:
+    """Print what each guard costs, against the store as it is."""
+    table = Table(title="CPU µs per job at batch 500, client and server, lower quartiles")
+    for heading in ("engine", "variant", "submit", "saves", "cycle", "saves"):
+        table.add_column(heading, justify="right")
+    for one in found:
+        whole = next(cost for cost in found if cost.engine == one.engine)
+        table.add_row(
+            one.engine,
+            one.variant,
+            f"{one.submit:.1f}",
+            f"{whole.submit - one.submit:+.1f}",
+            f"{one.cycle:.1f}",
+            f"{whole.cycle - one.cycle:+.1f}",
+        )
     console.print(table)
 
 
@@ -158,10 +193,14 @@ def main() -> int:
     with ExitStack() as stack:
         engines: list[Any] = [stack.enter_context(ENGINES[name]()) for name in names]
         result["engines"] = [engine.version() for engine in engines]
-        if not given.growth:
+        if given.guards:
+            costs = [one for engine in engines for one in asyncio.run(guards(given, engine))]
+            print_guards(costs)
+            result["guards"] = [msgspec.structs.asdict(one) for one in costs]
+        elif not given.growth:
             result["rounds"] = [row for one in engines for row in asyncio.run(rounds(given, one))]
             print_rounds(result["rounds"])
-        if given.growth or not (given.quick or given.no_growth):
+        if given.growth or not (given.quick or given.no_growth or given.guards):
             grown = [one for engine in engines for one in asyncio.run(growth(given, engine))]
             print_growth(grown)
             result["growth"] = [msgspec.structs.asdict(one) for one in grown]

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.lifecycle.job import NewJob
 from holdfast.lifecycle.policy import needs_key, policy_key
-from holdfast.lifecycle.times import After, encode
+from holdfast.lifecycle.times import NOW, encode
 from holdfast.stores.columns import created_text, tuple_text
 
 
@@ -19,6 +19,7 @@ def dense(column: list[Any]) -> list[Any]:
 def submit_arrays(jobs: Sequence[NewJob]) -> list[Any]:
     """Lay out a submit: a row per job, and once per group what its jobs share."""
     numbers: dict[tuple[Any, ...], int] = {}
+    texts: list[str] = []
     rows = []
     for job in jobs:
         record, event = job.record, job.event
@@ -36,22 +37,26 @@ def submit_arrays(jobs: Sequence[NewJob]) -> list[Any]:
             event.actor,
             event.reason,
         )
+        text = created_text(event)
         number = numbers.setdefault(group, len(numbers) + 1)
-        rows.append(_submit_row(job, number))
+        if number > len(texts):
+            texts.append(text)
+        rows.append(_submit_row(job, number, None if text == texts[number - 1] else text))
     by_job = [dense(list(column)) for column in zip(*rows, strict=True)]
-    return by_job + [list(column) for column in zip(*numbers, strict=True)]
+    return [*by_job, *[list(column) for column in zip(*numbers, strict=True)], texts]
 
 
-def _submit_row(job: NewJob, group: int) -> tuple[Any, ...]:
+def _submit_row(job: NewJob, group: int, text: str | None) -> tuple[Any, ...]:
+    """Lay out what is a job's own; its text only where it is not that of its group."""
     record, event = job.record, job.event
     run_at = event.run_at
     return (
         record.id,
         group,
-        created_text(event),
+        text,
         None if event.body is None else event.body.decode(),
         event.digest,
-        None if isinstance(run_at, After) and run_at.micros == 0 else encode(run_at),
+        None if run_at is NOW else encode(run_at),
         encode(event.deadline_at),
         event.correlation_id,
         record.job_id,

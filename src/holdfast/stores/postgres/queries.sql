@@ -35,8 +35,8 @@ e AS (
         request_id, reason, correlation_id, data, body, digest)
     SELECT d.id, 1, {{event.job_created}}, ($21::smallint[])[g], now, 0,
         holdfast_time(coalesce(d.run_at, 0), now), holdfast_time(d.deadline_at, now),
-        ($27::text[])[g], d.request_id, ($28::text[])[g], d.correlation_id, d.data, d.body,
-        d.digest
+        ($27::text[])[g], d.request_id, ($28::text[])[g], d.correlation_id,
+        coalesce(d.data, ($29::text[])[g]), d.body, d.digest
     FROM d, clock
 ),
 n AS (

@@ -25,7 +25,7 @@ SETTINGS = {
     "enable_mergejoin": "off",
     # It gathers all matches before the first row: a LIMIT would not spare a claim the backlog.
     "enable_bitmapscan": "off",
-    # Under a stricter one, a look at who holds a key would not see who has just taken it.
+    # Under a stricter one, two who meet at a job or a key would fail instead of waiting.
     "default_transaction_isolation": "read committed",
 }
 

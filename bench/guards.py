@@ -6,7 +6,7 @@ Scratch copies of the schema only: nothing of this can be switched off in a real
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from statistics import median, quantiles
 from typing import Any
@@ -24,7 +24,6 @@ from holdfast.stores.postgres.shapes import commit_sql
 BATCH = 500
 ROUNDS = 30
 WARM_UP = 3
-Statements = Callable[[str], str]
 
 
 class Variant(Struct, frozen=True, kw_only=True):

@@ -163,7 +163,7 @@ FROM u CROSS JOIN LATERAL (
 
 -- name: commit
 -- A batch of compare-and-set writes. d: a row per job, with what it shares with no other. All else
--- is its shape k, which most jobs of a batch have in common: $11 to $17 tell what the row of a job
+-- is its shape k, which most jobs of a batch have in common: $10 to $17 tell what the row of a job
 -- of that shape gets, $18 and on what its events say, those of shape k from number $17[k] + 1 on.
 -- Spans count from the start that the write contains (`started`, 0 or less), else from now. NULL
 -- keeps a column: a matching rev proves that the row is the one decided on. `rest` holds what most
@@ -196,13 +196,15 @@ u AS (
         result_digest = CASE WHEN d.flags & 8 = 8 THEN d.digest
             ELSE coalesce(decode(d.rest->>'result_digest', 'hex'), j.result_digest) END:rest
     FROM clock, (
-        SELECT id, expected, k, coalesce(started, 0) AS started, floor, lease, data, body, digest,
-            rest, ($11::smallint[])[k] AS state, ($12::smallint[])[k] AS flags,
-            ($13::smallint[])[k] AS events,
+        SELECT *, ($10::int[])[k] AS expected, ($11::smallint[])[k] AS state,
+            ($12::smallint[])[k] AS flags, ($13::smallint[])[k] AS events,
             ($11::smallint[])[k] IN ({{state.claimed}}, {{state.running}}) AS owned
-        FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[],
-            $7::text[], $8::text[], $9::bytea[], $10::jsonb[])
-        AS d(id, expected, k, started, floor, lease, data, body, digest, rest) OFFSET 0) AS d
+        FROM (
+            SELECT id, coalesce(k, 1) AS k, coalesce(started, 0) AS started, floor, lease, data,
+                body, digest, rest
+            FROM unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[],
+                $6::text[], $7::text[], $8::bytea[], $9::jsonb[])
+            AS d(id, k, started, floor, lease, data, body, digest, rest)) AS d OFFSET 0) AS d
     WHERE j.id = ANY (ARRAY[d.id]) AND j.rev = d.expected
         AND (d.flags & 1 = 0 OR (j.lease_expires_at > now AND j.epoch = clock.epoch))
     RETURNING j.id, d.expected, d.k, d.events, d.started, d.lease, d.data, d.body, d.digest,

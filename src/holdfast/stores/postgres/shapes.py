@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from holdfast.lifecycle.job import Draft
 from holdfast.lifecycle.states import BEATS, EventType
 from holdfast.lifecycle.times import After, encode
 from holdfast.stores.batch import Fold, rest_of
@@ -39,6 +38,7 @@ class Shape(NamedTuple):
 
     tenant: str
     queue: str
+    expected: int
     source: Any
     target: Any
     flags: int
@@ -49,6 +49,8 @@ class Shape(NamedTuple):
 
 
 Numbers: TypeAlias = dict[Shape, int]
+_SHAPE = 1
+"""Where a job's row has the number of its shape."""
 
 
 @cache
@@ -67,6 +69,8 @@ def commit_arrays(folds: Sequence[Fold], request_id: str) -> CommitArrays:
     shapes: Numbers = {}
     rows = [_job_row(fold, shapes) for fold in folds]
     by_job = [dense(list(column)) for column in zip(*rows, strict=True)]
+    if len(shapes) == 1:
+        by_job[_SHAPE] = []
     return CommitArrays(
         by_job + _shape_arrays(list(shapes), request_id),
         rest=bool(by_job[-1]),
@@ -78,9 +82,9 @@ def _job_row(fold: Fold, shapes: Numbers) -> tuple[Any, ...]:
     """Lay out what is a job's own, and number its shape."""
     changes = fold.changes
     before, after, last = changes[0].record, changes[-1].next, changes[-1].event
-    started = _started(before, after)
-    origin = started or 0
-    flags = 0 if started is None else STARTS
+    flags, origin, started, time = 0, 0, None, after.started_at
+    if time is not before.started_at and type(time) is After:
+        flags, origin, started = STARTS, time.micros, time.micros
     if last.type is _STARTED:
         flags |= STARTED_LAST
     if after.result_digest is not before.result_digest and after.result_digest is last.digest:
@@ -104,11 +108,11 @@ def _job_row(fold: Fold, shapes: Numbers) -> tuple[Any, ...]:
                 event.attempt,
                 event.beats,
                 span,
-                encode(event.run_at),
+                None if event.run_at is None else encode(event.run_at),
                 event.actor,
                 event.request_id,
                 event.reason,
-                None if event is last else facts_text(event.facts),
+                None if event is last or fold.ordinary else facts_text(event.facts),
             )
         )
         if change.fenced:
@@ -118,6 +122,7 @@ def _job_row(fold: Fold, shapes: Numbers) -> tuple[Any, ...]:
     shape = Shape(
         before.tenant,
         before.queue,
+        before.rev,
         before.state,
         after.state,
         flags,
@@ -128,24 +133,15 @@ def _job_row(fold: Fold, shapes: Numbers) -> tuple[Any, ...]:
     )
     return (
         before.id,
-        before.rev,
         shapes.setdefault(shape, len(shapes) + 1),
         started,
         before.updated_at if flags & STARTED_LAST else None,
         lease,
-        facts_text(last.facts),
+        None if fold.ordinary else facts_text(last.facts),
         None if last.body is None else last.body.decode(),
         last.digest,
         _rest(fold) if rare else None,
     )
-
-
-def _started(before: Draft, after: Draft) -> int | None:
-    """How long before the commit the handler began, as a span below 0, if this write says so."""
-    time = after.started_at
-    if time is before.started_at or type(time) is not After:
-        return None
-    return time.micros
 
 
 def _span(after: Any, before: Any, origin: int) -> int | None:
@@ -179,6 +175,7 @@ def _shape_arrays(shapes: Sequence[Shape], request_id: str) -> list[Any]:
      data) = map(list, zip(*events, strict=True))  # fmt: skip
     actor = actors[0]
     return [
+        [shape.expected for shape in shapes],
         [shape.target.code for shape in shapes],
         [shape.flags for shape in shapes],
         [len(shape.events) for shape in shapes],

@@ -222,12 +222,11 @@ def test_a_look_up_goes_through_its_index(
             assert found <= set(indexes.split()) | ({"Tid Scan"} if "Tid" in indexes else set())
 
 
-@pytest.mark.parametrize("stage", ["burst", "analysed"])
+@pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.req("E6")
 def test_a_page_of_jobs_is_read_from_the_newest_until_it_is_full(
     plans: dict[str, Plans], stage: str
 ) -> None:
-    # Planned each time, so what an empty table would get does not matter.
     for plan in that(plans[stage], "ORDER BY j.id DESC", "WHERE true"):
         for access in accesses(plan, "jobs"):
             assert access.by == "jobs_pkey"

@@ -31,7 +31,7 @@ from holdfast.stores.text import blocks
 R = TypeVar("R")
 PACKAGE = "holdfast.stores.postgres"
 PLANNED_EACH_TIME = "SET LOCAL plan_cache_mode = force_custom_plan"
-"""For look-ups that are rare and narrowed in many ways: no one plan fits them all."""
+"""For a look-up that no one plan fits: which index serves it depends on the values."""
 BY_BLOCKS = "SET LOCAL enable_bitmapscan = on"
 """For what is found by a block range (BRIN): only a bitmap can use one."""
 NEEDS_SECONDS = 1.0

@@ -55,8 +55,7 @@ class Reading(Base):
     async def find(self, query: Query) -> Page:
         """List jobs, newest first."""
         # One more than asked for tells whether there is a next page.
-        text = _find_sql(self._sql, query)
-        rows = await self._fetch_with(PLANNED_EACH_TIME, text, *_find_arguments(query))
+        rows = await self._fetch_text(_find_sql(self._sql, query), *_find_arguments(query))
         jobs = await self._jobs(rows[: query.limit])
         return Page(jobs, jobs[-1].id if len(rows) > query.limit else None)
 

@@ -9,13 +9,17 @@ from holdfast.identity import mint_id
 from holdfast.lifecycle.commands import Complete, Start
 from holdfast.lifecycle.decide import decide
 from holdfast.lifecycle.job import Actor, Change, Draft
+from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Role
 from holdfast.lifecycle.submit import Submission, submit
+from holdfast.lifecycle.times import SECOND
 from holdfast.ports import Claimed, ClaimRequest, Committed, Store, Submitted
 
 GATEWAY = Actor(Role.GATEWAY, "api")
 CLAIM_LIMIT = 25
 SUBMIT_BATCH = 250
+PATIENT = Policy(lease=600 * SECOND)
+"""Longer than 64 processes may keep one of them waiting between its claim and its commit."""
 EMPTY_CLAIMS = 3
 """Empty claims in a row after which a claimer goes home: others may hold locks for a moment."""
 
@@ -36,7 +40,7 @@ async def submit_then_claim(
 ) -> dict[str, list[list[Any]]]:
     """Submit what others submit too; once all jobs are there, claim and finish until none is left.
 
-    Tells who holds each key, and of each claimed job its attempt and whether it was finished.
+    Tells who holds each key, and of each claimed job its attempt and what became of its end.
     """
     store = make_store(engine, place)
     await store.open()
@@ -68,7 +72,9 @@ async def _all_submitted(store: Store, jobs: int) -> None:
 
 
 def _submission(key: int) -> Submission:
-    return Submission(id=mint_id(), task="greet", dedupe_key=f"key-{key}", body=b"%d" % key)
+    return Submission(
+        id=mint_id(), task="greet", dedupe_key=f"key-{key}", body=b"%d" % key, policy=PATIENT
+    )
 
 
 async def _claim_all(store: Store, owner: str) -> list[list[Any]]:
@@ -97,7 +103,11 @@ async def _finish(store: Store, owner: str, claimed: list[Claimed]) -> list[list
     ]
     outcomes = await store.commit(changes)
     return [
-        [str(one.job.id), one.job.attempt, isinstance(outcome, Committed)]
+        [
+            str(one.job.id),
+            one.job.attempt,
+            "finished" if isinstance(outcome, Committed) else f"{outcome.code}: {outcome}",
+        ]
         for one, outcome in zip(claimed, outcomes[1::2], strict=True)
     ]
 

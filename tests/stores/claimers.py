@@ -106,7 +106,7 @@ async def _finish(store: Store, owner: str, claimed: list[Claimed]) -> list[list
         [
             str(one.job.id),
             one.job.attempt,
-            "finished" if isinstance(outcome, Committed) else f"{outcome.code}: {outcome}",
+            "finished" if isinstance(outcome, Committed) else repr(outcome),
         ]
         for one, outcome in zip(claimed, outcomes[1::2], strict=True)
     ]

@@ -1,0 +1,269 @@
+"""What a handler sees of its job: the first parameter of a task, `ctx`.
+
+The same class in the worker's process and in an isolated child; only its link to the worker
+differs. Everything here may be used from any thread and never waits for the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Generator, MutableMapping
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.lifecycle.payload import Body, encode_body
+from holdfast.ports import Claimed
+
+TRACEPARENT = "traceparent"
+"""The key under which a job's `env` carries the W3C trace context of its submitter."""
+
+current_context: ContextVar[Context] = ContextVar("holdfast_context")
+"""The context of the handler that runs here, if one does."""
+
+
+class Link(Protocol):
+    """How a context reaches its worker. Callable from any thread; never blocks."""
+
+    def progress(self, body: Body) -> None:
+        """Record how far the job is."""
+
+    def heartbeat(self) -> None:
+        """Renew the lease in the handler's own name."""
+
+
+class Token(Struct, frozen=True):
+    """Names one attempt for good. A resource that keeps the greatest it saw can refuse older ones.
+
+    Compare `(epoch, attempt)` of one job: what a fenced attempt writes carries a smaller pair.
+    """
+
+    job_id: str
+    epoch: int
+    attempt: int
+
+    def __str__(self) -> str:
+        """Write it as one word for a header or a column."""
+        return f"{self.job_id}/{self.epoch}/{self.attempt}"
+
+
+class JobFacts(Struct, frozen=True, kw_only=True):
+    """What a handler may want to know of its job."""
+
+    id: str
+    task: str
+    queue: str
+    tenant: str
+    created_at: int
+    """Microseconds since 1970, by the store's clock."""
+    failures: int = 0
+    max_attempts: int = 1
+    labels: dict[str, str] = {}
+    env: dict[str, str] = {}
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    parent_id: str | None = None
+    workflow_id: str | None = None
+
+    @property
+    def traceparent(self) -> str | None:
+        """The W3C trace context of the submitter."""
+        return self.env.get(TRACEPARENT)
+
+
+class Cancelled:
+    """Whether the handler was asked to end: as a flag, awaitable, or to be waited for in a thread.
+
+    `reason` is `cancel`, `timeout`, `deadline`, `shutdown` or `lease_lost`.
+    """
+
+    __slots__ = ("_event", "_waiters", "reason")
+
+    def __init__(self) -> None:
+        """Begin unasked."""
+        self.reason: str | None = None
+        self._event: threading.Event | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def __bool__(self) -> bool:
+        """Whether it was asked for."""
+        return self.reason is not None
+
+    def __await__(self) -> Generator[Any, None, str]:
+        """Wait until it is asked for; tells the reason."""
+        if self.reason is None:
+            yield from self._waiter().__await__()
+        return self.reason or ""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait in a thread until it is asked for, or the time is up; tells whether it was."""
+        with _LOCK:
+            if self._event is None:
+                self._event = threading.Event()
+            event = self._event
+            if self.reason is not None:
+                event.set()
+        return event.wait(timeout)
+
+    def set(self, reason: str) -> None:
+        """Ask; the first reason stands. From any thread."""
+        with _LOCK:
+            if self.reason is not None:
+                return
+            self.reason = reason
+            waiters, self._waiters = self._waiters, []
+            if self._event is not None:
+                self._event.set()
+        for waiter in waiters:
+            waiter.get_loop().call_soon_threadsafe(_wake, waiter)
+
+    def _waiter(self) -> asyncio.Future[None]:
+        waiter = asyncio.get_running_loop().create_future()
+        with _LOCK:
+            if self.reason is not None:
+                waiter.set_result(None)
+            else:
+                self._waiters.append(waiter)
+        return waiter
+
+
+# One for all: it is held for a few instructions, and a lock per job would cost every job.
+_LOCK = threading.Lock()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class JobLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose every record names the job, the attempt and the trace."""
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        """Add the job's fields to what the caller gave."""
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+class _Facts(Struct, frozen=True, kw_only=True):
+    """What crosses to a child process."""
+
+    job: JobFacts
+    attempt: int
+    epoch: int
+    time_left: float | None = None
+    cancelled: str | None = None
+
+
+_encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Facts)
+Source: TypeAlias = Claimed | JobFacts
+
+
+class Context:
+    """A handler's view of the attempt it runs."""
+
+    __slots__ = ("_ends_at", "_link", "_source", "attempt", "cancelled", "epoch")
+
+    def __init__(
+        self,
+        source: Source,
+        link: Link,
+        *,
+        attempt: int,
+        epoch: int = 1,
+        ends_at: float | None = None,
+    ) -> None:
+        """Show a claimed job; `ends_at` is when its time is up, by the monotonic clock."""
+        self._source = source
+        self._link = link
+        self._ends_at = ends_at
+        self.attempt = attempt
+        self.epoch = epoch
+        self.cancelled = Cancelled()
+
+    @property
+    def job(self) -> JobFacts:
+        """The job, as it was submitted."""
+        # Made when it is first asked for: most handlers never look.
+        if isinstance(self._source, Claimed):
+            self._source = _job_facts(self._source)
+        return self._source
+
+    @property
+    def token(self) -> Token:
+        """What to hand to a resource outside, so that it can refuse an attempt that was fenced."""
+        return Token(self.job.id, self.epoch, self.attempt)
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds until the timeout or the deadline, whichever is first; None without either."""
+        return None if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
+
+    @property
+    def log(self) -> JobLogger:
+        """A logger that is bound to the job."""
+        job = self.job
+        fields = {
+            "job_id": job.id,
+            "task": job.task,
+            "attempt": self.attempt,
+            "trace_id": job.trace_id,
+            "correlation_id": job.correlation_id,
+        }
+        return JobLogger(logging.getLogger(f"holdfast.task.{job.task}"), fields)
+
+    def progress(self, value: Any) -> None:
+        """Record how far the job is: any JSON. It is written with the worker's next commit."""
+        self._link.progress(encode_body(value, "progress"))
+
+    def heartbeat(self) -> None:
+        """Renew the lease now. Not needed while the worker lives: its keeper does it."""
+        self._link.heartbeat()
+
+    def facts(self) -> bytes:
+        """Write all of this down for a child process."""
+        return _encoder.encode(
+            _Facts(
+                job=self.job,
+                attempt=self.attempt,
+                epoch=self.epoch,
+                time_left=self.time_left,
+                cancelled=self.cancelled.reason,
+            )
+        )
+
+    @classmethod
+    def restore(cls, facts: bytes, link: Link) -> Context:
+        """Read in a child process what the worker wrote down."""
+        told = _decoder.decode(facts)
+        ends_at = None if told.time_left is None else time.monotonic() + told.time_left
+        context = cls(told.job, link, attempt=told.attempt, epoch=told.epoch, ends_at=ends_at)
+        if told.cancelled is not None:
+            context.cancelled.set(told.cancelled)
+        return context
+
+
+def _job_facts(claimed: Claimed) -> JobFacts:
+    job, made = claimed.job, claimed.created
+    return JobFacts(
+        id=job.public_id,
+        task=job.task,
+        queue=job.queue,
+        tenant=job.tenant,
+        created_at=job.created_at,
+        failures=job.failures,
+        max_attempts=job.policy.max_attempts,
+        labels=made.labels,
+        env=made.env,
+        correlation_id=claimed.correlation_id,
+        trace_id=made.trace_id,
+        parent_id=None if job.parent_id is None else str(job.parent_id),
+        workflow_id=job.workflow_id,
+    )

@@ -142,15 +142,47 @@ def test_a_failed_job_has_a_dead_letter_where_its_policy_says_so(
     assert lost.record.letter is letter
 
 
-def test_a_dead_letter_is_redriven_or_discarded() -> None:
-    life = life_in(State.DEAD_LETTERED)
-    redriven = life.do(c.Redriven(actor=CONTROL, link=life.record.id))
-    discarded = life.do(c.Discarded(actor=CONTROL))
+LETTERED = [State.FAILED, State.DEAD_LETTERED]
 
+
+def life_with_letter(state: State) -> Life:
+    return life_in(state, policy=replace(TERMS, letter_on_fail=True))
+
+
+@pytest.mark.parametrize("state", LETTERED)
+def test_a_redriven_letter_is_redriven_again_only_deliberately(state: State) -> None:
+    life = life_with_letter(state)
+    redriven = life.do(c.Redriven(actor=CONTROL, link=life.record.id))
     assert redriven.next.letter is Letter.REDRIVEN
     assert redriven.event.facts.link == life.record.id
-    assert discarded.next.letter is Letter.DISCARDED
+
+    life.repeat(c.Redriven(actor=CONTROL, link=life.record.id))
+    life.do(c.Redriven(actor=CONTROL, link=life.record.id, again=True))
+
+
+@pytest.mark.parametrize("state", LETTERED)
+def test_a_discarded_letter_is_redriven_only_deliberately(state: State) -> None:
+    life = life_with_letter(state)
+    assert life.do(c.Discarded(actor=CONTROL)).next.letter is Letter.DISCARDED
+
     life.repeat(c.Discarded(actor=CONTROL))
+    assert refused(life, c.Redriven(actor=CONTROL)) == "letter_discarded"
+    assert life.do(c.Redriven(actor=CONTROL, again=True)).next.letter is Letter.REDRIVEN
+
+
+@pytest.mark.parametrize("state", LETTERED)
+def test_a_redriven_letter_stays_redriven_and_is_not_discarded(state: State) -> None:
+    life = life_with_letter(state)
+    life.do(c.Redriven(actor=CONTROL))
+
+    assert refused(life, c.Discarded(actor=CONTROL)) == "letter_redriven"
+
+
+def test_a_job_that_failed_without_a_letter_has_nothing_to_redrive_or_discard() -> None:
+    life = life_in(State.FAILED)
+
+    assert refused(life, c.Redriven(actor=CONTROL, again=True)) == "no_dead_letter"
+    assert refused(life, c.Discarded(actor=CONTROL)) == "no_dead_letter"
 
 
 def test_cleaning_comes_before_cleaned_and_each_may_be_repeated() -> None:

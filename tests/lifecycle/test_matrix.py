@@ -79,13 +79,6 @@ clean          | ended          | same          | janitor              | job_cle
 cleaned        | ended          | same          | janitor              | job_cleaned
 """
 
-NO_LETTER = """
-operation | from
-redriven  | succeeded cancelled timed_out denied
-discarded | succeeded cancelled timed_out denied
-"""
-"""Ended without a dead letter: nothing to redrive or to put away."""
-
 REPEATS = """
 operation   | from
 admit       | queued
@@ -141,8 +134,6 @@ def expected(operation: str, state: str, role: str) -> Cell:
         if role in row["by"].split() and state in states_of(row["from"]):
             target = state if row["to"] == "same" else row["to"]
             return Cell("change", target, row["event"])
-    if is_in(NO_LETTER, operation, state):
-        return Cell("no_dead_letter")
     if is_in(REPEATS, operation, state):
         return Cell("unchanged")
     if role == "owner" and state not in ("claimed", "running"):

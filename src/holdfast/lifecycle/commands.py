@@ -258,6 +258,8 @@ class Redriven(Annotate, frozen=True, kw_only=True):
 
     operation = Operation.REDRIVEN
     submits: tuple[NewJob, ...] = ()
+    again: bool = False
+    """Deliberately: also where the letter was redriven or discarded before."""
 
 
 class Discarded(Annotate, frozen=True, kw_only=True):

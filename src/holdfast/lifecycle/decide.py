@@ -494,6 +494,10 @@ def _compensated(record: Draft, row: Row, command: c.Compensated) -> Decision:
 def _redriven(record: Draft, row: Row, command: c.Redriven) -> Decision:
     if record.letter is None:
         return _refuse("no_dead_letter", record, "has no dead letter")
+    if record.letter is Letter.REDRIVEN and not command.again:
+        return Unchanged(record)
+    if record.letter is Letter.DISCARDED and not command.again:
+        return _refuse("letter_discarded", record, "has a discarded letter; redrive it with again")
     facts = Facts(link=command.link, letter=Letter.REDRIVEN)
     return _change(record, row, command, facts=facts, submits=command.submits)
 
@@ -503,6 +507,8 @@ def _discarded(record: Draft, row: Row, command: c.Discarded) -> Decision:
         return _refuse("no_dead_letter", record, "has no dead letter")
     if record.letter is Letter.DISCARDED:
         return Unchanged(record)
+    if record.letter is Letter.REDRIVEN:
+        return _refuse("letter_redriven", record, "was redriven; there is nothing to put away")
     return _change(record, row, command, facts=Facts(letter=Letter.DISCARDED))
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 from holdfast.lifecycle.job import Record
 from holdfast.lifecycle.states import (
     HOLDABLE,
+    LETTERED,
     LIVE,
     OWNED,
     TERMINAL,
@@ -90,7 +91,7 @@ RULES: tuple[Rule, ...] = (
     _only("held_by", HOLDABLE),
     _only("cancel_requested", OWNED | TERMINAL),
     _always("letter", {_S.DEAD_LETTERED}),
-    _only("letter", {_S.FAILED, _S.DEAD_LETTERED}),
+    _only("letter", LETTERED),
     _only("exit_code", TERMINAL),
     _only("result_ptr", TERMINAL),
     _only("late_results", TERMINAL),

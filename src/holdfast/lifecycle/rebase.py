@@ -91,7 +91,8 @@ def _wished_facts(command: Command) -> list[tuple[str, Any]]:
             return [("signal", name)]
         case c.Step(name=name, use=use):
             return [("step", name), ("step_use", use)]
-        case c.Discarded():
+        # A redrive's link is minted anew by whoever repeats it: the first one stands.
+        case c.Discarded() | c.Redriven():
             return []
         case c.LateResult(state=state):
             return [("late_state", state), *_named_alike(command)]

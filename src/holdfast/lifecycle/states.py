@@ -242,6 +242,8 @@ CLAIMABLE = frozenset({State.QUEUED, State.RETRYING, State.STALLED})
 HOLDABLE = frozenset({State.PENDING}) | CLAIMABLE
 UNOWNED = HOLDABLE | {State.WAITING}
 LIVE = OWNED | UNOWNED
+LETTERED = frozenset({State.FAILED, State.DEAD_LETTERED})
+"""Where a dead letter may lie: always in the second, by policy in the first (B31)."""
 BEATS = frozenset({EventType.HEARTBEAT, EventType.LEASE_RENEWED})
 
 RANK = {

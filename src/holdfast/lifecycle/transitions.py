@@ -11,6 +11,7 @@ from msgspec import Struct
 from holdfast.lifecycle.states import (
     CLAIMABLE,
     HOLDABLE,
+    LETTERED,
     LIVE,
     OWNED,
     TERMINAL,
@@ -273,8 +274,22 @@ TABLE: tuple[Row, ...] = (
         _E.COMPENSATED,
         effect="annotation",
     ),
-    _row(_O.REDRIVEN, TERMINAL, None, {_R.CONTROL}, _E.REDRIVEN, effect="annotation"),
-    _row(_O.DISCARDED, TERMINAL, None, {_R.CONTROL}, _E.DISCARDED, effect="annotation"),
+    _row(
+        _O.REDRIVEN,
+        LETTERED,
+        None,
+        {_R.CONTROL},
+        _E.REDRIVEN,
+        effect="annotation; an open letter once, a settled one only deliberately",
+    ),
+    _row(
+        _O.DISCARDED,
+        LETTERED,
+        None,
+        {_R.CONTROL},
+        _E.DISCARDED,
+        effect="annotation; an open letter",
+    ),
     _row(_O.CLEAN, TERMINAL, None, {_R.JANITOR}, _E.CLEANING, effect="retention moves"),
     _row(
         _O.CLEANED, TERMINAL, None, {_R.JANITOR}, _E.CLEANED, effect="retention moves; keys freed"

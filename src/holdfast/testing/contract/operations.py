@@ -432,10 +432,15 @@ class Operations:
         after = await do(store, after, c.Redriven(actor=CONTROL, link=link, submits=(redrive,)))
         assert (after.letter, (await last(store, after)).facts.link) == (Letter.REDRIVEN, link)
         assert (await stored(store, link)).parent_id == job.id
-        after = await do(store, after, c.Discarded(actor=CONTROL))
+        again = c.Redriven(actor=CONTROL, link=job_ids.mint(), again=True)
+        after = await do(store, after, again)
 
-        assert (after.letter, after.rev) == (Letter.DISCARDED, job.rev + 3)
+        assert (after.letter, after.rev) == (Letter.REDRIVEN, job.rev + 3)
         assert _outcome(after) == _outcome(job)
+        other = await job_in(store, State.DEAD_LETTERED)
+        put_away = await do(store, other, c.Discarded(actor=CONTROL))
+        assert (put_away.letter, put_away.rev) == (Letter.DISCARDED, other.rev + 1)
+        assert _outcome(put_away) == _outcome(other)
 
     @pytest.mark.req("C13")
     async def test_cleaning_moves_retention_alone(self, store: Store) -> None:

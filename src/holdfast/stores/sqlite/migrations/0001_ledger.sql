@@ -191,8 +191,8 @@ CREATE TABLE events (
         WHEN 27 THEN from_state IS to_state AND (254 >> to_state & 1)
         WHEN 28 THEN from_state IS to_state AND (16128 >> to_state & 1)
         WHEN 29 THEN from_state IS to_state AND (16128 >> to_state & 1)
-        WHEN 30 THEN from_state IS to_state AND (16128 >> to_state & 1)
-        WHEN 31 THEN from_state IS to_state AND (16128 >> to_state & 1)
+        WHEN 30 THEN from_state IS to_state AND (8704 >> to_state & 1)
+        WHEN 31 THEN from_state IS to_state AND (8704 >> to_state & 1)
         WHEN 32 THEN from_state IS to_state AND (16128 >> to_state & 1)
         WHEN 33 THEN from_state IS to_state AND (16128 >> to_state & 1)
         ELSE 0 END),

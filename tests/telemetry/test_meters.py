@@ -43,25 +43,23 @@ def test_a_bucket_holds_what_is_at_most_its_bound() -> None:
 
 
 @pytest.mark.req("B22")
-def test_an_ended_attempt_is_counted_where_its_histograms_would_put_it() -> None:
+def test_an_attempt_is_counted_where_its_histograms_would_put_it() -> None:
     meters = Meters()
     values = [0.0, -1.0, 0.001, 0.0011, 7.0, 3600.0, 90_000.0]
     wait, run = Histogram(DURATIONS), Histogram(DURATIONS)
     for value in values:
-        meters.ended("mail", "default", EventType.SUCCEEDED, value, value * 2)
+        meters.ran("mail", "default", value, value * 2)
         wait.observe(value)
         run.observe(value * 2)
     lane = meters.lane("mail", "default")
     assert (lane.queue_wait.counts, lane.queue_wait.total) == (wait.counts, wait.total)
     assert (lane.run.counts, lane.run.total) == (run.counts, run.total)
-    assert lane.events[EventType.SUCCEEDED.code] == len(values)
 
 
 def test_an_attempt_that_never_began_has_no_run_time() -> None:
     meters = Meters()
-    meters.ended("mail", "default", EventType.RELEASED, None, None)
+    meters.ran("mail", "default", None, None)
     lane = meters.lane("mail", "default")
-    assert lane.events[EventType.RELEASED.code] == 1
     assert not any(lane.queue_wait.counts + lane.run.counts)
 
 
@@ -89,7 +87,7 @@ def test_histograms_add_up() -> None:
 def test_names_beyond_the_bound_share_one_lane() -> None:
     meters = Meters()
     for number in range(MOST_LANES + 300):
-        meters.ended(f"task-{number}", "default", EventType.FAILED, 0.1, 0.1)
+        meters.written(EventType.FAILED, f"task-{number}", "default")
     lanes = {(lane.task, lane.queue): lane for lane in meters.lanes()}
     assert len(lanes) == MOST_LANES + 1
     assert lanes[OTHER, OTHER].events[EventType.FAILED.code] == 300
@@ -121,7 +119,7 @@ def test_a_sweep_counts_what_it_took_from_dead_owners() -> None:
 def test_store_errors_of_any_code_are_bounded() -> None:
     meters = Meters()
     for number in range(200):
-        meters.store_failed(f"code-{number}")
+        meters.store_error(f"code-{number}")
     assert len(meters.store_errors) == 51
     assert meters.store_errors[OTHER] == 150
 
@@ -189,15 +187,14 @@ def test_lanes_can_be_listed_while_new_ones_come() -> None:
     assert sum(lane.submitted for lane in meters.lanes()) == 3000
 
 
-def test_the_keeper_counts_apart_from_the_loop() -> None:
+def test_what_has_no_labels_is_counted_plainly() -> None:
     meters = Meters()
-    meters.renewed(2)
-    meters.keeper.renewed(3)
-    meters.keeper.failed()
+    meters.renewed(3)
+    meters.heartbeat_failed()
     meters.claimed(5)
     meters.conflict()
     meters.fenced()
     meters.committed(40)
-    assert (meters.renewals, meters.keeper.renewals, meters.keeper.heartbeat_failures) == (2, 3, 1)
+    assert (meters.renewals, meters.heartbeat_failures) == (3, 1)
     assert (meters.claims, meters.conflicts, meters.fences) == (5, 1, 1)
     assert sum(meters.batches.counts) == 1

@@ -1,7 +1,7 @@
 """Meters: what a process counts about its own work, in plain numbers.
 
-No lock on the hot path: each number has one writer, the loop of the worker or, under
-`Meters.keeper`, the keeper's thread. A reader may see a number a moment late, never a wrong one.
+No lock on the hot path: each number has one writer, the worker's loop or, where the method says
+so, the keeper's thread. A reader may see a number a moment late, never a wrong one.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Lane:
         self.queue = queue
         self.submitted = 0
         self.events = [0] * EVENTS
-        """By the event's code: how an attempt ended, or what a sweep wrote."""
+        """By the event's code: what an attempt or a sweep wrote."""
         self.waits = [0] * (len(DURATIONS) + 1)
         self.wait_total = 0.0
         self.runs = [0] * (len(DURATIONS) + 1)
@@ -116,32 +116,12 @@ class Lane:
         return Histogram(DURATIONS, self.runs, self.run_total)
 
 
-class KeeperMeters:
-    """What the lease keeper counts, in its own thread."""
-
-    __slots__ = ("heartbeat_failures", "renewals")
-
-    def __init__(self) -> None:
-        """Start at zero."""
-        self.renewals = 0
-        self.heartbeat_failures = 0
-
-    def renewed(self, leases: int) -> None:
-        """Count leases that were renewed."""
-        self.renewals += leases
-
-    def failed(self) -> None:
-        """Count a round of renewals that the store did not answer or did not accept."""
-        self.heartbeat_failures += 1
-
-
 class Meters:
-    """What one process counts. Called by the worker's loop, except for `keeper`."""
+    """What one process counts. Names that are not methods are for whoever reads, and gauges."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         """Start at zero."""
         self.clock = clock
-        self.keeper = KeeperMeters()
         self.pulses: dict[str, Pulse] = {}
         self.in_flight = 0
         """Attempts that run now; set by the worker, like the two below."""
@@ -153,6 +133,7 @@ class Meters:
         self.conflicts = 0
         self.fences = 0
         self.renewals = 0
+        self.heartbeat_failures = 0
         self.batches = Histogram(SIZES)
         self.store_errors: dict[str, int] = {}
         self.sweeps = 0
@@ -177,30 +158,33 @@ class Meters:
         self.fences += 1
 
     def renewed(self, leases: int) -> None:
-        """Count leases that the loop renewed; the keeper has its own."""
+        """Count leases that the keeper renewed, in its thread; the loop's are `written`."""
         self.renewals += leases
+
+    def heartbeat_failed(self) -> None:
+        """Count a round of the keeper that the store did not answer or did not accept."""
+        self.heartbeat_failures += 1
 
     def submitted(self, task: str, queue: str, jobs: int = 1) -> None:
         """Count accepted submits; one that found its job already there is none."""
         self.lane(task, queue).submitted += jobs
 
-    def ended(
-        self,
-        task: str,
-        queue: str,
-        event: EventType,
-        queue_wait_seconds: float | None,
-        run_seconds: float | None,
-    ) -> None:
-        """Count how an attempt ended, once its event is committed.
-
-        The wait is from when the job was due to its start; None where there was no wait or run.
-        """
+    def written(self, event: EventType, task: str, queue: str) -> None:
+        """Count an event of an attempt, once it is committed."""
         try:
             lane = self._lanes[task, queue]
         except KeyError:
             lane = self._new_lane(task, queue)
         lane.events[event.code] += 1
+
+    def ran(
+        self, task: str, queue: str, queue_wait_seconds: float | None, run_seconds: float | None
+    ) -> None:
+        """Note how long a job was due before it began, and how long this attempt of it ran."""
+        try:
+            lane = self._lanes[task, queue]
+        except KeyError:
+            lane = self._new_lane(task, queue)
         # `Histogram.observe` twice, written out: the calls would cost a quarter of this method.
         if queue_wait_seconds is not None:
             lane.waits[bisect_left(DURATIONS, queue_wait_seconds)] += 1
@@ -215,7 +199,7 @@ class Meters:
         """Count one commit, by how many changes it carried."""
         self.batches.observe(changes)
 
-    def store_failed(self, code: str) -> None:
+    def store_error(self, code: str = "store_error") -> None:
         """Count a call that the store answered with an error of this code."""
         code = code if code in self.store_errors or len(self.store_errors) < 50 else OTHER
         self.store_errors[code] = self.store_errors.get(code, 0) + 1

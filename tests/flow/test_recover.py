@@ -47,6 +47,7 @@ async def test_a_lost_run_is_claimable_again_at_once(store: Store) -> None:
     job = await lost_run(store)
     report = await swept(store)
     assert report.written == {EventType.STALLED: 1}
+    assert (report.moved, report.expired) == ({(job.task, job.queue, EventType.STALLED): 1}, 1)
     again, _ = await claimed(store, "another")
     assert (again.id, again.attempt, again.failures) == (job.id, 2, 1)
 
@@ -141,8 +142,9 @@ async def test_a_job_past_its_deadline_times_out(store: Store, held: bool) -> No
     job = await submitted(store, deadline_at=After(1))
     if held:
         await claimed(store)
-    await swept(store)
+    report = await swept(store)
     assert (await read(store, job.id)).error_code == "deadline"
+    assert report.expired == 0, "it lost its time, not its lease"
 
 
 async def test_a_wait_whose_time_has_come_is_resumed(store: Store) -> None:

@@ -5,22 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from uuid import UUID
 
 import pytest
-from msgspec import Struct
 
+from holdfast.flow.recover import Swept
+from holdfast.lifecycle.job import JobId
 from holdfast.lifecycle.states import EventType
 from holdfast.telemetry.meters import DURATIONS, MOST_LANES, OTHER, Histogram, Meters, summed
 from holdfast.telemetry.pulse import measure_lag, silent
-
-
-class Report(Struct, kw_only=True):
-    """What a sweep did."""
-
-    lost: int = 0
-    failed: dict[object, str] = {}
-    expired: int = 0
-    moved: dict[tuple[str, str, EventType], int] = {}
 
 
 class HandClock:
@@ -108,7 +101,8 @@ def test_names_that_look_alike_once_cleaned_share_one_lane() -> None:
 def test_a_sweep_counts_what_it_took_from_dead_owners() -> None:
     meters = Meters()
     moved = {("mail", "default", EventType.STALLED): 2, ("mail", "q", EventType.DEAD_LETTERED): 1}
-    meters.swept(Report(expired=3, lost=4, failed={1: "poison"}, moved=moved))
+    failed = {JobId(UUID(int=1)): "poison"}
+    meters.swept(Swept(expired=3, lost=4, failed=failed, moved=moved))
     meters.sweep_failed()
     assert (meters.sweeps, meters.expiries, meters.sweep_conflicts) == (1, 3, 4)
     assert (meters.unswept, meters.sweep_failures) == (1, 1)
@@ -147,7 +141,7 @@ def test_a_sweep_that_failed_is_a_sign_of_life() -> None:
     assert silent(meters.pulses.values()) == {}
     clock.now += 6
     assert "reconciler" in silent(meters.pulses.values())
-    meters.swept(Report())
+    meters.swept(Swept())
     assert silent(meters.pulses.values()) == {}
 
 

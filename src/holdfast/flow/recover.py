@@ -25,11 +25,32 @@ class Swept(Struct, kw_only=True):
     """What one sweep did."""
 
     found: int = 0
-    written: dict[EventType, int] = {}
+    now: int = 0
+    """When it looked, by the store's clock."""
+    moved: dict[tuple[str, str, EventType], int] = {}
+    """What it wrote, by task, queue and event."""
+    expired: int = 0
+    """Of the jobs it wrote to, how many had an owner whose lease had run out."""
     lost: int = 0
     """Somebody else came first: nothing to do."""
     failed: dict[JobId, str] = {}
     """Jobs that could not be judged or written; the others were."""
+
+    @property
+    def written(self) -> dict[EventType, int]:
+        """What it wrote, by event."""
+        sums: dict[EventType, int] = {}
+        for (_, _, kind), jobs in self.moved.items():
+            sums[kind] = sums.get(kind, 0) + jobs
+        return sums
+
+    def count(self, change: Change) -> None:
+        """Take note of a write that was accepted."""
+        record = change.record
+        key = record.task, record.queue, change.event.type
+        self.moved[key] = self.moved.get(key, 0) + 1
+        lease = record.lease_expires_at
+        self.expired += isinstance(lease, int) and lease <= self.now
 
 
 async def sweep(
@@ -39,8 +60,7 @@ async def sweep(
     report, changes = await _look(store, actor, jitter, limit)
     for change, outcome in zip(changes, await store.commit(changes), strict=True):
         if isinstance(outcome, Committed):
-            kind = change.event.type
-            report.written[kind] = report.written.get(kind, 0) + 1
+            report.count(change)
         else:
             report.lost += 1
     return report
@@ -54,7 +74,7 @@ async def _look(
     wanted = limit
     while True:
         due = await store.due(limit=limit)
-        report = Swept(found=len(due.jobs))
+        report = Swept(found=len(due.jobs), now=due.now)
         decided = [_decided(job, due, actor, jitter, report) for job in due.jobs]
         changes = [change for change in decided if change is not None]
         if not due.more or len(changes) >= wanted or limit >= widest:

@@ -7,7 +7,7 @@ so, the keeper's thread. A reader may see a number a moment late, never a wrong 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from time import monotonic
 from typing import Protocol
 
@@ -36,7 +36,7 @@ class Sweep(Protocol):
         """Writes for which somebody else came first."""
 
     @property
-    def failed(self) -> Mapping[object, str]:
+    def failed(self) -> Sized:
         """Jobs that could not be judged."""
 
     @property

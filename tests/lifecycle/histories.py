@@ -358,7 +358,7 @@ _ARGUMENTS: dict[Operation, _Arguments] = {
     _O.START: lambda pick, history: {"ago": pick((0, 0, 5, 2 * SECOND))},
     _O.HEARTBEAT: lambda pick, history: {"by_handler": pick(YES_NO)},
     _O.STEP: _step,
-    _O.PROGRESS: lambda pick, history: {"body": b"0.5"},
+    _O.PROGRESS: lambda pick, history: pick(({"body": b"0.5"}, {"unkillable": True})),
     _O.WAIT: _wait,
     _O.RESUME: lambda pick, history: {"as_of": _as_of(pick, history)},
     _O.COMPLETE: lambda pick, history: {

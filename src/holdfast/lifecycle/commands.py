@@ -101,10 +101,12 @@ class Step(Command, frozen=True, kw_only=True):
 
 
 class Progress(Command, frozen=True, kw_only=True):
-    """Say how far it is."""
+    """Say how far it is, or that it goes on though it should have been killed."""
 
     operation = Operation.PROGRESS
-    body: bytes
+    body: bytes | None = None
+    unkillable: bool = False
+    """A kill took no effect (a thread cannot be killed): it runs on until it ends by itself."""
 
 
 class Wait(Command, frozen=True, kw_only=True):

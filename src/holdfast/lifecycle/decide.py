@@ -16,6 +16,7 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import apply
 from holdfast.lifecycle.job import (
     NO_FACTS,
+    UNKILLABLE,
     Actor,
     Change,
     Draft,
@@ -305,7 +306,11 @@ def _step(record: Draft, row: Row, command: c.Step) -> Decision:
 
 
 def _progress(record: Draft, row: Row, command: c.Progress) -> Decision:
-    return _change(record, row, command, lease=record.lease_expires_at, body=command.body)
+    if command.body is None and not command.unkillable:
+        return _refuse("nothing_said", record, "is told of progress without saying any")
+    facts = Facts(kill=UNKILLABLE) if command.unkillable else NO_FACTS
+    lease = record.lease_expires_at
+    return _change(record, row, command, lease=lease, facts=facts, body=command.body)
 
 
 def _wait(record: Draft, row: Row, command: c.Wait) -> Decision:

@@ -148,7 +148,8 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     unheld: str | None = None
     cancel: Cancel | None = None
     kill: str | None = None
-    """Evidence of a cancelled or timed out run: `confirmed` or `unconfirmed`."""
+    """Evidence of a cancelled or timed out run: `confirmed` or `unconfirmed`; while it still runs,
+    that it cannot be killed: `unkillable`."""
     wait_for: str | None = None
     signal: str | None = None
     consumed: int | None = None
@@ -171,6 +172,7 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 NO_FACTS = Facts()
+UNKILLABLE = "unkillable"
 
 
 class Event(Struct, Generic[T_co], frozen=True, kw_only=True, gc=False):

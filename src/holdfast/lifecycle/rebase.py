@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.commands import Command
 from holdfast.lifecycle.decide import Decision, decide, is_owner, may_turn, turned_reason
-from holdfast.lifecycle.job import Change, Job, LoggedEvent, Refusal
+from holdfast.lifecycle.job import UNKILLABLE, Change, Job, LoggedEvent, Refusal
 from holdfast.lifecycle.payload import digest
 from holdfast.lifecycle.states import EventType, Role
 from holdfast.lifecycle.times import After, Time, resolve
@@ -33,6 +33,7 @@ def has_landed(
         and event.type is mine.type
         and event.actor == mine.actor
         and event.digest == mine.digest
+        and event.facts.kill == mine.facts.kill
     )
 
 
@@ -89,6 +90,8 @@ def _wished_facts(command: Command) -> list[tuple[str, Any]]:
             return [("wait_for", signal)]
         case c.SignalJob(name=name):
             return [("signal", name)]
+        case c.Progress(unkillable=unkillable):
+            return [("kill", UNKILLABLE if unkillable else None)]
         case c.Step(name=name, use=use):
             return [("step", name), ("step_use", use)]
         # A redrive's link is minted anew by whoever repeats it: the first one stands.

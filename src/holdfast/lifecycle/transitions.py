@@ -113,7 +113,15 @@ TABLE: tuple[Row, ...] = (
         folds=True,
         effect="a step's result, or the signal it consumed",
     ),
-    _row(_O.PROGRESS, {_S.RUNNING}, None, {_R.OWNER}, _E.PROGRESSED, folds=True),
+    _row(
+        _O.PROGRESS,
+        {_S.RUNNING},
+        None,
+        {_R.OWNER},
+        _E.PROGRESSED,
+        folds=True,
+        effect="how far it is; or that it runs on because it is unkillable",
+    ),
     _row(
         _O.WAIT,
         {_S.RUNNING},

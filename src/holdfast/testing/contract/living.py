@@ -49,6 +49,7 @@ def owners_wishes(job: Draft) -> list[c.Command]:
         c.Step(actor=actor, name="charge", use=2, body=b'{"paid":1}'),
         c.Step(actor=actor, name="wait", consumes="go"),
         c.Progress(actor=actor, body=b"0.5"),
+        c.Progress(actor=actor, unkillable=True),
         c.Wait(actor=actor, signal="go", until=After(1)),
         c.Wait(actor=actor, signal="stop"),
         c.Complete(actor=actor, body=b"[42]", exit_code=0, result_ptr="s3://x", execution_ms=7),

@@ -171,6 +171,18 @@ class Operations:
 
         assert (await last(store, job)).body == b'{"done":0.5}'
 
+    async def test_progress_says_that_a_run_cannot_be_killed(self, store: Store) -> None:
+        for body in (None, b'{"thread":"t-1"}'):
+            job = await running_job(store)
+            before = await do(store, job, c.RequestCancel(actor=CONTROL))
+            said = c.Progress(actor=owner_of(job), unkillable=True, body=body)
+            job = await do(store, before, said)
+
+            event = await last(store, job)
+            assert (event.type, event.facts.kill) == (EventType.PROGRESSED, "unkillable")
+            assert (event.body, event.digest) == (body, body and digest(body))
+            assert (job.state, job.lease_expires_at) == (State.RUNNING, before.lease_expires_at)
+
     async def test_wait_for_a_signal_or_a_time(self, store: Store) -> None:
         job = await running_job(store)
         wait = c.Wait(actor=owner_of(job), signal="approved", until=After(HOUR))

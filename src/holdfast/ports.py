@@ -12,7 +12,13 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from holdfast.lifecycle.job import Change, Created, Job, JobId, LoggedEvent, NewJob
-from holdfast.lifecycle.states import KeyKind, Letter, State
+from holdfast.lifecycle.states import EventType, KeyKind, Letter, State
+from holdfast.lifecycle.times import SECOND
+
+WORKER_SILENCE = 30 * SECOND
+"""A worker not seen for so long passes for dead; a live one announces itself far more often."""
+WORKER_MEMORY = 7 * 24 * 3600 * SECOND
+"""How long a worker is remembered after it was last seen."""
 
 
 class Submitted(Struct, frozen=True, gc=False):
@@ -174,6 +180,32 @@ class QueueEvent(Struct, frozen=True, kw_only=True):
     request_id: str | None = None
 
 
+class Announcement(Struct, frozen=True, kw_only=True):
+    """What a worker says of itself. Its name is new at every start of its process."""
+
+    name: str
+    """The owner's name that its claims are written under."""
+    queues: tuple[str, ...]
+    capabilities: frozenset[str] = frozenset()
+    tasks: tuple[str, ...] = ()
+    host: str
+    pid: int
+    concurrency: int
+
+
+class WorkerStatus(Announcement, frozen=True, kw_only=True):
+    """A worker as it was last seen, by the store's clock."""
+
+    started_at: int
+    seen_at: int
+    stopped_at: int | None = None
+    """When it ended in order; one that was killed only falls silent."""
+
+    def is_live(self, now: int) -> bool:
+        """Whether it has neither ended nor fallen silent."""
+        return self.stopped_at is None and now - self.seen_at < WORKER_SILENCE
+
+
 class KeyRow(Struct, frozen=True, kw_only=True):
     """A key as it is stored."""
 
@@ -253,6 +285,15 @@ class Store(Protocol):
     async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
         """Read one job's events after a revision, heartbeats included, in order."""
 
+    async def latest_events(
+        self, id: JobId, types: Sequence[EventType], *, limit: int = 100
+    ) -> list[LoggedEvent]:
+        """Read one job's newest events of these types, newest first.
+
+        Never heartbeats, and of progress only what carries facts: a handler's reports of how far
+        it is may be thousands, and bury the rest.
+        """
+
     async def find_events(self, query: EventQuery) -> list[LoggedEvent]:
         """Look events up across jobs (B19), heartbeats left out."""
 
@@ -289,6 +330,20 @@ class Store(Protocol):
 
     async def queue_events(self, queue: str | None = None) -> list[QueueEvent]:
         """Read the queues' ledger, oldest first."""
+
+    async def announce(self, worker: Announcement) -> None:
+        """Note that a worker lives, and what it serves. Nothing that decides depends on it.
+
+        One that ended or was forgotten begins anew. Workers not seen for a week are forgotten.
+        """
+
+    async def retire(self, name: str) -> None:
+        """Note that a worker ended in order; repeating, or an unknown name, changes nothing."""
+
+    async def workers(
+        self, *, seen_since: int | None = None, limit: int = 1000
+    ) -> list[WorkerStatus]:
+        """List workers, live, silent and ended ones, the most recently seen first."""
 
     async def wake_up(self, queues: Sequence[str], *, limit_seconds: float) -> bool:
         """Wait until work may have come, or the limit. A hint: polling alone is also correct."""

@@ -7,7 +7,7 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.states import EventType, KeyKind, Letter, State
 from holdfast.ports import Capacity, EventQuery, Query, Store
 from holdfast.testing.acts import all_jobs, chain, claim, claimed_job, running_job, submit_one
-from holdfast.testing.factories import fresh, new_job, owner_of
+from holdfast.testing.factories import announcement, fresh, new_job, owner_of
 from tests.stores.ledgers import problems_of
 from tests.stores.samples import populate, rich
 
@@ -46,6 +46,7 @@ async def _read(store: Store) -> None:
     await store.look_up("default", KeyKind.DEDUPE, "nobody's")
     await store.look_up("default", KeyKind.JOB_ID, str(jobs[0].id))
     await store.events(jobs[0].id)
+    await store.latest_events(jobs[0].id, (EventType.CREATED, EventType.PROGRESSED))
     await store.owned("worker-1")
     await store.clock()
     await store.size()
@@ -79,6 +80,10 @@ async def _find(store: Store) -> None:
 async def _keep(store: Store) -> None:
     await store.pause("default", actor="ann", request_id=fresh("pause"))
     await store.resume("default", actor="ann")
+    for _ in range(2):
+        await store.announce(announcement())
+    await store.retire("worker-1")
+    await store.workers()
     await store.fold_counts()
     await store.erase_bodies([job.id for job in await all_jobs(store)])
     await store.drop_beats(before=(await store.clock()).now)

@@ -148,6 +148,7 @@ DIFFERENT_BLOCKS = {
     "sqlite writes rows one statement at a time, where postgres has one for all": {
         "event", "beat", "count", "claim_event", "claimed", "claimed_under", "commit_fenced",
         "owned_job", "policy", "need", "first_event", "last_seal", "queue", "paused",
+        "forget_workers",
     },
     "postgres writes what a batch has of heartbeats in the same statement": {"commit_beats"},
     "postgres reads by arrays of keys": {"policies"},

@@ -13,6 +13,7 @@ from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Role
 from holdfast.lifecycle.submit import Submission, submit
 from holdfast.lifecycle.times import SECOND
+from holdfast.ports import Announcement
 
 GATEWAY = Actor(Role.GATEWAY, "api")
 SCHEDULER = Actor(Role.SCHEDULER, "one")
@@ -70,6 +71,19 @@ def new_job(**wishes: Any) -> NewJob:
 def worker(name: str = "worker-1") -> Actor:
     """Speak as somebody who wants to claim."""
     return Actor(Role.WORKER, name)
+
+
+def announcement(**wishes: Any) -> Announcement:
+    """Speak as a worker that says what it serves; what is not said is plain."""
+    given: dict[str, Any] = {
+        "name": "worker-1",
+        "queues": ("default",),
+        "tasks": ("greet",),
+        "host": "here",
+        "pid": 42,
+        "concurrency": 8,
+    }
+    return Announcement(**given | wishes)
 
 
 def owner_of(job: Draft) -> Actor:

@@ -358,6 +358,13 @@ SELECT id, rev, type, state, state, at, attempt, 0, lease_expires_at, NULL, NULL
 FROM beats WHERE id = $1 AND rev > $2
 ORDER BY rev LIMIT $3
 
+-- name: latest_events
+-- One job's newest events of some types; of progress only what carries facts.
+SELECT {{columns.events}} FROM events
+WHERE id = $1 AND type = ANY ($2::smallint[])
+    AND (type <> {{event.job_progressed}} OR data IS NOT NULL)
+ORDER BY rev DESC LIMIT $3
+
 -- name: events_by_type
 -- B19: (type, ts). Rare types by their index, the four common ones by the block range of time;
 -- planned for each type anew, because a plan for any type could not use an index of the rare ones.
@@ -474,6 +481,36 @@ SELECT name, paused_at, paused_by, reason FROM queues ORDER BY name
 -- The queues' ledger.
 SELECT queue, type, at, actor, reason, request_id FROM queue_events
 WHERE $1::text IS NULL OR queue = $1 ORDER BY position
+
+-- name: announce
+-- A worker lives; one that had ended begins anew. Some of those not seen for long are forgotten:
+-- two that do so at once take different ones, and nobody takes its own.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS now),
+gone AS (
+    DELETE FROM workers WHERE name = ANY (ARRAY(
+        SELECT name FROM workers WHERE seen_at < (SELECT now FROM clock) - $8::bigint AND name <> $1
+        ORDER BY seen_at LIMIT $9 FOR UPDATE SKIP LOCKED))
+)
+INSERT INTO workers AS w (name, started_at, seen_at, stopped_at, pid, concurrency, host, queues,
+    capabilities, tasks)
+SELECT $1::text, now, now, NULL, $2::bigint, $3::integer, $4::text, $5::text, $6::text, $7::text
+FROM clock
+ON CONFLICT (name) DO UPDATE SET
+    started_at = CASE WHEN w.stopped_at IS NULL THEN w.started_at ELSE excluded.started_at END,
+    seen_at = excluded.seen_at, stopped_at = NULL, pid = excluded.pid,
+    concurrency = excluded.concurrency, host = excluded.host, queues = excluded.queues,
+    capabilities = excluded.capabilities, tasks = excluded.tasks
+
+-- name: retire
+-- A worker ended in order.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS now)
+UPDATE workers SET seen_at = now, stopped_at = now FROM clock
+WHERE name = $1 AND stopped_at IS NULL
+
+-- name: workers
+-- Workers, the most recently seen first.
+SELECT name, started_at, seen_at, stopped_at, pid, concurrency, host, queues, capabilities, tasks
+FROM workers WHERE seen_at >= $1 ORDER BY seen_at DESC, name LIMIT $2
 
 -- name: erase_bodies
 -- Erase what retention no longer keeps; digests stay.

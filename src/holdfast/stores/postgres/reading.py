@@ -8,7 +8,7 @@ from uuid import UUID
 
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.seal import read_switches
-from holdfast.lifecycle.states import KeyKind, State
+from holdfast.lifecycle.states import EventType, KeyKind, State
 from holdfast.ports import (
     Clock,
     Count,
@@ -19,10 +19,12 @@ from holdfast.ports import (
     QueueEvent,
     QueueStatus,
     Tail,
+    WorkerStatus,
 )
 from holdfast.stores.entries import dictionary_problems, entries, named
 from holdfast.stores.postgres.base import BY_BLOCKS, PLANNED_EACH_TIME, Base
 from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.workers import read_worker
 
 EVER = 2**62
 LOWEST = UUID(int=0)
@@ -62,6 +64,13 @@ class Reading(Base):
     async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
         """Read one job's events, heartbeats included."""
         return await self._events(await self._fetch("events", id, after, limit))
+
+    async def latest_events(
+        self, id: JobId, types: Sequence[EventType], *, limit: int = 100
+    ) -> list[LoggedEvent]:
+        """Read one job's newest events of these types."""
+        codes = [kind.code for kind in types]
+        return await self._events(await self._fetch("latest_events", id, codes, limit))
 
     async def find_events(self, query: EventQuery) -> list[LoggedEvent]:
         """Look events up across jobs."""
@@ -127,6 +136,12 @@ class Reading(Base):
             )
             for row in await self._fetch("queue_events", queue)
         ]
+
+    async def workers(
+        self, *, seen_since: int | None = None, limit: int = 1000
+    ) -> list[WorkerStatus]:
+        """List workers, the most recently seen first."""
+        return [read_worker(row) for row in await self._fetch("workers", seen_since or 0, limit)]
 
     async def size(self) -> int:
         """Estimate how many jobs there are."""

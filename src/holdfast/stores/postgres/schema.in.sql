@@ -283,6 +283,22 @@ CREATE TABLE queue_events (
     request_id text UNIQUE
 );
 
+-- Who serves which queues, for people who ask why a job does not run; no claim or sweep reads it,
+-- and it is no part of the ledger. Lists are JSON.
+CREATE TABLE workers (
+    name text PRIMARY KEY,
+    started_at bigint NOT NULL,
+    seen_at bigint NOT NULL,
+    stopped_at bigint,
+    pid bigint NOT NULL,
+    concurrency integer NOT NULL,
+    host text NOT NULL,
+    queues text NOT NULL,
+    capabilities text NOT NULL,
+    tasks text NOT NULL
+);
+CREATE INDEX workers_seen ON workers (seen_at);
+
 -- Summaries: one delta per commit and (queue, state), folded by a sweep; never a shared row.
 CREATE TABLE counts (
     tenant text NOT NULL,

@@ -11,17 +11,14 @@ from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.seal import switched
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import (
-    Due,
-    KeyRow,
-    QueueStatus,
-)
+from holdfast.ports import WORKER_MEMORY, Announcement, Due, KeyRow, QueueStatus
 from holdfast.stores.due import oldest_first
 from holdfast.stores.postgres.committing import Committing
 from holdfast.stores.postgres.connections import Connection, Connections
 from holdfast.stores.postgres.migrate import check_schema
 from holdfast.stores.postgres.rebuilding import rebuild_rows
 from holdfast.stores.postgres.wake import WakeUp
+from holdfast.stores.workers import FORGET_BATCH, worker_row
 
 FOLD_BATCH, FOLD_ROUNDS = 10_000, 100
 """How many deltas one statement folds, and how many of these one call makes at most."""
@@ -189,6 +186,16 @@ class PostgresStore(Committing):
                 f"request_id {request_id!r} already stands for queue {row[0]!r} {row[1]}"
             )
         return row is not None
+
+    # -- workers
+
+    async def announce(self, worker: Announcement) -> None:
+        """Note that a worker lives, and what it serves."""
+        await self._fetch("announce", *worker_row(worker), WORKER_MEMORY, FORGET_BATCH)
+
+    async def retire(self, name: str) -> None:
+        """Note that a worker ended in order."""
+        await self._fetch("retire", check_text(name, "the worker's name", limit=200))
 
     # -- rebuild
 

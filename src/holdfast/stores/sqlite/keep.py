@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.errors import RequestIdReused
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.seal import switched
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import Due, KeyRow, QueueStatus
+from holdfast.ports import WORKER_MEMORY, Due, KeyRow, QueueStatus
 from holdfast.stores.columns import JOB_COLUMNS
 from holdfast.stores.due import oldest_first
 from holdfast.stores.sqlite.read import queue_status, split_ids
 from holdfast.stores.sqlite.rows import job_row
 from holdfast.stores.sqlite.session import SQL, Session, fragment
 from holdfast.stores.sqlite.turn import Turn
+from holdfast.stores.workers import FORGET_BATCH
 
 CLAIM_MEMORY = 600 * SECOND
 """How long a claim of which nothing is held any more is still known when it is asked for again."""
@@ -101,6 +103,18 @@ def _is_queue_repeat(turn: Turn, type: str, queue: str, actor: str, request_id: 
             f"request_id {request_id!r} already stands for queue {known[0]!r} {known[1]}"
         )
     return known is not None
+
+
+def announce(turn: Turn, row: tuple[Any, ...]) -> None:
+    """Note that a worker lives; forget some that were not seen for long."""
+    name, *rest = row
+    turn.write("announce", [(name, turn.now, *rest)])
+    turn.write("forget_workers", [(turn.now - WORKER_MEMORY, FORGET_BATCH)])
+
+
+def retire(turn: Turn, name: str) -> None:
+    """Note that a worker ended in order."""
+    turn.write("retire", [(turn.now, name)])
 
 
 def erase_bodies(turn: Turn, ids: Sequence[JobId]) -> int:

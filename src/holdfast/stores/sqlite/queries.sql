@@ -229,6 +229,13 @@ SELECT id, rev, type, state, state, at, attempt, 0, lease_expires_at, NULL, NULL
 FROM beats WHERE id = ?1 AND rev > ?2
 ORDER BY rev LIMIT ?3
 
+-- name: latest_events
+-- One job's newest events of some types; of progress only what carries facts.
+SELECT {{columns.events}} FROM events
+WHERE id = ?1 AND type IN (SELECT value FROM json_each(?2))
+    AND (type <> {{event.job_progressed}} OR data IS NOT NULL)
+ORDER BY rev DESC LIMIT ?3
+
 -- name: events_by_type
 -- B19: (type, ts).
 SELECT {{columns.events}} FROM events
@@ -326,6 +333,31 @@ SELECT name, paused_at, paused_by, reason FROM queues ORDER BY name
 -- The queues' ledger.
 SELECT queue, type, at, actor, reason, request_id FROM queue_events
 WHERE ?1 IS NULL OR queue = ?1 ORDER BY position
+
+-- name: announce
+-- A worker lives. One that had ended begins anew.
+INSERT INTO workers (name, started_at, seen_at, stopped_at, pid, concurrency, host, queues,
+    capabilities, tasks)
+VALUES (?1, ?2, ?2, NULL, ?3, ?4, ?5, ?6, ?7, ?8)
+ON CONFLICT (name) DO UPDATE SET
+    started_at = iif(stopped_at IS NULL, started_at, excluded.started_at),
+    seen_at = excluded.seen_at, stopped_at = NULL, pid = excluded.pid,
+    concurrency = excluded.concurrency, host = excluded.host, queues = excluded.queues,
+    capabilities = excluded.capabilities, tasks = excluded.tasks
+
+-- name: forget_workers
+-- Forget some of those not seen since.
+DELETE FROM workers WHERE name IN (
+    SELECT name FROM workers WHERE seen_at < ? ORDER BY seen_at LIMIT ?)
+
+-- name: retire
+-- A worker ended in order.
+UPDATE workers SET seen_at = ?1, stopped_at = ?1 WHERE name = ?2 AND stopped_at IS NULL
+
+-- name: workers
+-- Workers, the most recently seen first.
+SELECT name, started_at, seen_at, stopped_at, pid, concurrency, host, queues, capabilities, tasks
+FROM workers WHERE seen_at >= ? ORDER BY seen_at DESC, name LIMIT ?
 
 -- name: erase_bodies
 -- Erase what retention no longer keeps; digests stay.

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.seal import read_switches
-from holdfast.lifecycle.states import KeyKind, State
+from holdfast.lifecycle.states import EventType, KeyKind, State
 from holdfast.ports import (
     Count,
     EventQuery,
@@ -20,10 +20,12 @@ from holdfast.ports import (
     QueueEvent,
     QueueStatus,
     Tail,
+    WorkerStatus,
 )
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
 from holdfast.stores.entries import dictionary_problems, entries, named
 from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
+from holdfast.stores.workers import read_worker
 
 EVER = 2**62
 LEDGER_EVENTS = 8
@@ -73,6 +75,14 @@ def find(session: Session, query: Query) -> Page:
     rows = session.connection.execute(fragment("find", filters=filters), given).fetchall()
     jobs = [session.job(row) for row in rows[: query.limit]]
     return Page(jobs, jobs[-1].id if len(rows) > query.limit else None)
+
+
+def latest_events(
+    session: Session, id: JobId, types: Sequence[EventType], limit: int
+) -> list[LoggedEvent]:
+    """Read one job's newest events of these types."""
+    codes = msgspec.json.encode([kind.code for kind in types]).decode()
+    return session.events("latest_events", (id.bytes, codes, limit))
 
 
 def find_events(session: Session, query: EventQuery) -> list[LoggedEvent]:
@@ -138,6 +148,11 @@ def queue_events(session: Session, queue: str | None) -> list[QueueEvent]:
         QueueEvent(**dict(zip(names, row, strict=True)))
         for row in session.rows("queue_events", (queue,))
     ]
+
+
+def workers(session: Session, seen_since: int, limit: int) -> list[WorkerStatus]:
+    """List workers, the most recently seen first."""
+    return [read_worker(row) for row in session.rows("workers", (seen_since, limit))]
 
 
 def ledger_end(session: Session) -> bytes:

@@ -280,6 +280,22 @@ CREATE TABLE queue_events (
     request_id TEXT UNIQUE
 ) STRICT;
 
+-- Who serves which queues, for people who ask why a job does not run; no claim or sweep reads it,
+-- and it is no part of the ledger. Lists are JSON.
+CREATE TABLE workers (
+    name TEXT PRIMARY KEY,
+    started_at INTEGER NOT NULL,
+    seen_at INTEGER NOT NULL,
+    stopped_at INTEGER,
+    pid INTEGER NOT NULL,
+    concurrency INTEGER NOT NULL,
+    host TEXT NOT NULL,
+    queues TEXT NOT NULL,
+    capabilities TEXT NOT NULL,
+    tasks TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX workers_seen ON workers (seen_at);
+
 -- Summaries. differs from postgres: nobody else can be writing, so a row per state is kept as it
 -- stands, and there are no deltas to fold.
 CREATE TABLE counts (

@@ -15,8 +15,9 @@ import apsw
 from holdfast.errors import StoreError
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.payload import check_text
-from holdfast.lifecycle.states import BEATS, KeyKind
+from holdfast.lifecycle.states import BEATS, EventType, KeyKind
 from holdfast.ports import (
+    Announcement,
     Claimed,
     ClaimRequest,
     Clock,
@@ -32,6 +33,7 @@ from holdfast.ports import (
     QueueStatus,
     SubmitOutcome,
     Tail,
+    WorkerStatus,
 )
 from holdfast.stores.sqlite import keep, read
 from holdfast.stores.sqlite.claim import Claims
@@ -42,6 +44,7 @@ from holdfast.stores.sqlite.migrate import prepare
 from holdfast.stores.sqlite.session import Session
 from holdfast.stores.sqlite.submit import submit
 from holdfast.stores.sqlite.turn import Turn
+from holdfast.stores.workers import worker_row
 
 T = TypeVar("T")
 
@@ -159,6 +162,12 @@ class SqliteStore:
         """Read one job's events, heartbeats included."""
         return await self._read(lambda session: session.events("events", (id.bytes, after, limit)))
 
+    async def latest_events(
+        self, id: JobId, types: Sequence[EventType], *, limit: int = 100
+    ) -> list[LoggedEvent]:
+        """Read one job's newest events of these types."""
+        return await self._read(lambda session: read.latest_events(session, id, types, limit))
+
     async def find_events(self, query: EventQuery) -> list[LoggedEvent]:
         """Look events up across jobs."""
         return await self._read(lambda session: read.find_events(session, query))
@@ -219,6 +228,22 @@ class SqliteStore:
     async def queue_events(self, queue: str | None = None) -> list[QueueEvent]:
         """Read the queues' ledger."""
         return await self._read(lambda session: read.queue_events(session, queue))
+
+    async def announce(self, worker: Announcement) -> None:
+        """Note that a worker lives, and what it serves."""
+        row = worker_row(worker)
+        await self._write(lambda turn: keep.announce(turn, row))
+
+    async def retire(self, name: str) -> None:
+        """Note that a worker ended in order."""
+        check_text(name, "the worker's name", limit=200)
+        await self._write(lambda turn: keep.retire(turn, name))
+
+    async def workers(
+        self, *, seen_since: int | None = None, limit: int = 1000
+    ) -> list[WorkerStatus]:
+        """List workers, the most recently seen first."""
+        return await self._read(lambda session: read.workers(session, seen_since or 0, limit))
 
     async def wake_up(self, queues: Sequence[str], *, limit_seconds: float) -> bool:
         """Wait until work may have come since the last claim from these queues, or the limit."""

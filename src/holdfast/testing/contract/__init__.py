@@ -21,6 +21,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast.ports import Store
+from holdfast.testing.contract.announcing import Announcing
 from holdfast.testing.contract.bad_data import BadValues
 from holdfast.testing.contract.choosing import Choosing
 from holdfast.testing.contract.claiming import Claiming
@@ -54,6 +55,7 @@ class StoreContract(
     Sweeping,
     Summing,
     Keeping,
+    Announcing,
     BadValues,
 ):
     """All that a store owes. Subclass it and give it a fixture `store`."""

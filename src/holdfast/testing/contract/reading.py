@@ -55,6 +55,32 @@ class Reading:
         assert {event.id for event in await store.events(first)} == {first}
         assert {event.id for event in await store.events(second)} == {second}
 
+    async def test_the_newest_events_of_some_types_come_newest_first(self, store: Store) -> None:
+        first, second = await _long_life(store), await _long_life(store)
+        events = await store.events(first)
+        types = (EventType.CREATED, EventType.CLAIMED, EventType.SIGNAL_RECEIVED)
+        wanted = [event for event in events[::-1] if event.type in types]
+
+        assert len(wanted) > 2
+        assert await store.latest_events(first, types) == wanted
+        assert await store.latest_events(first, types, limit=2) == wanted[:2]
+        assert await store.latest_events(first, (EventType.DENIED,)) == []
+        assert {event.id for event in await store.latest_events(second, types)} == {second}
+        assert await store.latest_events(job_ids.mint(), types) == []
+
+    async def test_reports_of_progress_do_not_bury_what_was_said_with_them(
+        self, store: Store
+    ) -> None:
+        job = await running_job(store)
+        actor = owner_of(job)
+        job = await do(store, job, c.Progress(actor=actor, unkillable=True))
+        for body in (b"1", b"2", b"3"):
+            job = await do(store, job, c.Progress(actor=actor, body=body))
+        types = (EventType.PROGRESSED, EventType.STARTED)
+        found = await store.latest_events(job.id, types, limit=2)
+
+        assert [(event.rev, event.facts.kill) for event in found] == [(4, "unkillable"), (3, None)]
+
     async def test_jobs_are_listed_newest_first(self, store: Store) -> None:
         ids = [(await submit_one(store)).id for _ in range(5)]
         page = await store.find(Query())

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from msgspec import Struct
+
+
+class ErrorReport(Struct, frozen=True, kw_only=True):
+    """An error in words, bounded: what is kept of it, and what crosses from one process to another.
+
+    `chain` says for each error behind it the relation (cause, context, member), type and message.
+    """
+
+    type: str
+    message: str
+    code: str
+    traceback: str = ""
+    chain: tuple[dict[str, str], ...] = ()
+
 
 class HoldfastError(Exception):
     """Whatever Holdfast raises on purpose. `code` is stable, the message is for a person."""
 
     code: ClassVar[str] = "error"
+    report: ErrorReport | None = None
+    """What the process told in which it was raised, if that was another one."""
 
     def __init__(self, message: str, *, code: str | None = None, job_id: str | None = None) -> None:
         """Say what happened, to which job, under which code."""
@@ -30,15 +47,52 @@ class ValidationError(BadData):
 
 
 class TransientError(HoldfastError):
-    """A failure that another try may mend (B26)."""
+    """A failure that another try may mend (B26); `retry_in` seconds, where the handler knows."""
 
     code = "transient"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        retry_in: float | None = None,
+        code: str | None = None,
+        job_id: str | None = None,
+    ) -> None:
+        """Say what failed, and when to try again if not by the policy's backoff."""
+        super().__init__(message, code=code, job_id=job_id)
+        self.retry_in = retry_in
 
 
 class PermanentError(HoldfastError):
     """A failure that no further try will mend (B26)."""
 
     code = "permanent"
+
+
+class RemoteError(HoldfastError):
+    """What a handler raised in a process of its own; its `report` says all that is known."""
+
+    code = "handler_error"
+
+    def __init__(self, report: ErrorReport) -> None:
+        """Tell it as the handler's process did."""
+        super().__init__(f"{report.type}: {report.message}", code=report.code)
+        self.report = report
+
+
+class HandlerDied(HoldfastError):
+    """The process of a handler ended under it: it exited, crashed, or was killed by someone."""
+
+    code = "handler_died"
+
+    def __init__(
+        self, message: str, *, exit_code: int | None = None, signal: str | None = None
+    ) -> None:
+        """Say how it ended: by itself with an exit code, or by a signal of that name."""
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.signal = signal
 
 
 class Refused(HoldfastError):

@@ -188,6 +188,10 @@ def batch_leads(plan: Node) -> bool:
 
 LOOK_UPS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "by job and time": (("FROM events WHERE id = $1 AND rev > $2",), {"events": "events_pkey"}),
+    "of a job's newest events": (
+        ("type = ANY ($2::smallint[])", "ORDER BY rev DESC"),
+        {"events": "events_pkey"},
+    ),
     "by correlation": (
         ("FROM events AS f", "f.correlation_id = $1"),
         {"events": "events_correlation events_pkey"},
@@ -288,6 +292,7 @@ def meant(text: str, line: str) -> bool:
 
 SQLITE_LOOK_UPS = {
     "FROM events WHERE id = ?1 AND rev > ?2": "SEARCH events USING INDEX sqlite_autoindex_events_1",
+    "ORDER BY rev DESC LIMIT ?3": "SEARCH events USING INDEX sqlite_autoindex_events_1 (id=?)",
     "WHERE type = ? AND at >= ?": "SEARCH events USING INDEX events_type (type=? AND at>?",
     "FROM events WHERE correlation_id = ?": "SEARCH events USING COVERING INDEX events_correlation",
     "FROM keys WHERE tenant = ?": "SEARCH keys USING PRIMARY KEY (tenant=? AND kind=? AND key=?)",

@@ -4,7 +4,7 @@ Each names the tests of the contract that must fail on it. Where the database it
 the damage, the wrapper switches its guards off first, or answers something else than is stored.
 """
 
-from tests.stores.defects import claims, events, keys, reading, revisions, upkeep
+from tests.stores.defects import claims, events, keys, reading, revisions, upkeep, workers
 
 DEFECTS = (
     *revisions.DEFECTS,
@@ -13,4 +13,5 @@ DEFECTS = (
     *keys.DEFECTS,
     *reading.DEFECTS,
     *upkeep.DEFECTS,
+    *workers.DEFECTS,
 )

@@ -101,11 +101,11 @@ class Announcing:
         assert len(await store.workers()) == 1
 
     async def test_workers_come_most_recently_seen_first(self, store: Store) -> None:
-        for name in ("one", "two", "three", "one"):
+        for name in ("two", "three", "one", "two"):
             await announced(store, name=name)
 
-        assert [one.name for one in await store.workers()] == ["one", "three", "two"]
-        assert [one.name for one in await store.workers(limit=2)] == ["one", "three"]
+        assert [one.name for one in await store.workers()] == ["two", "one", "three"]
+        assert [one.name for one in await store.workers(limit=2)] == ["two", "one"]
 
     async def test_workers_seen_since_a_time_are_those_seen_then_or_later(
         self, store: Store

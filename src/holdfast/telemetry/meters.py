@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from time import monotonic
 from typing import Protocol
 
-from holdfast.lifecycle.states import EventType
+from holdfast.lifecycle.states import BEATS, EventType
 from holdfast.telemetry.pulse import Pulse
 
 DURATIONS = (
@@ -255,6 +255,12 @@ class Meters:
             labels = OTHER, OTHER
         # By its labels alone, so that no two lanes are ever exported under one name.
         return self._lanes.setdefault(labels, Lane(*labels))
+
+    @property
+    def renewals(self) -> int:
+        """Leases renewed: by the keeper, and by heartbeats that the loop wrote."""
+        by_loop = sum(lane.events[beat.code] for lane in self.lanes() for beat in BEATS)
+        return self.keeper.renewals + by_loop
 
     def lanes(self) -> list[Lane]:
         """List the lanes; safe from any thread."""

@@ -1,0 +1,62 @@
+"""How many jobs stand where: a snapshot of the store's summaries, for scrapes to read.
+
+A scrape never calls the store: a database that is slow or away must not hide the process's own
+numbers, and a hundred scrapers must not load it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from holdfast.errors import HoldfastError
+from holdfast.lifecycle.states import State
+from holdfast.ports import Store
+from holdfast.telemetry.meters import OTHER, Meters, label
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS = 15.0
+MOST_QUEUES = 200
+
+
+class Depths:
+    """The last counts that were read, over all tenants, and when."""
+
+    def __init__(self, meters: Meters) -> None:
+        """Begin without any."""
+        self._clock: Callable[[], float] = meters.clock
+        self._meters = meters
+        self.jobs: dict[tuple[str, State], int] = {}
+        self.read_at: float | None = None
+
+    @property
+    def age_seconds(self) -> float | None:
+        """How old the counts are; None before the first."""
+        return None if self.read_at is None else self._clock() - self.read_at
+
+    async def refresh(self, store: Store) -> None:
+        """Read the counts anew. Trouble leaves the old ones, which then show their age."""
+        asked_at = self._clock()
+        try:
+            counts = await store.counts()
+        except HoldfastError as error:
+            self._meters.store_error(error.reason_code)
+            log.warning("the queues could not be counted: %s", error)
+            return
+        named = sorted({count.queue for count in counts})[:MOST_QUEUES]
+        jobs: dict[tuple[str, State], int] = {}
+        for count in counts:
+            queue = label(count.queue) if count.queue in named else OTHER
+            jobs[queue, count.state] = jobs.get((queue, count.state), 0) + count.jobs
+        self.jobs, self.read_at = jobs, asked_at
+
+
+async def watch_depths(
+    depths: Depths, store: Store, *, every_seconds: float = REFRESH_SECONDS
+) -> None:
+    """Refresh again and again, until cancelled."""
+    while True:
+        await depths.refresh(store)
+        await asyncio.sleep(every_seconds)

@@ -183,12 +183,12 @@ def test_lanes_can_be_listed_while_new_ones_come() -> None:
 
 def test_what_has_no_labels_is_counted_plainly() -> None:
     meters = Meters()
-    meters.renewed(3)
-    meters.heartbeat_failed()
+    meters.keeper.renewed(3)
+    meters.keeper.failed()
     meters.claimed(5)
     meters.conflict()
     meters.fenced()
     meters.committed(40)
-    assert (meters.renewals, meters.heartbeat_failures) == (3, 1)
+    assert (meters.keeper.renewals, meters.keeper.heartbeat_failures) == (3, 1)
     assert (meters.claims, meters.conflicts, meters.fences) == (5, 1, 1)
     assert sum(meters.batches.counts) == 1

@@ -87,8 +87,8 @@ def meters() -> Meters:
     meters.claimed(7)
     meters.conflict()
     meters.fenced()
-    meters.renewed(3)
-    meters.heartbeat_failed()
+    meters.keeper.renewed(3)
+    meters.keeper.failed()
     meters.submitted("mail", "default", 4)
     for number, event in enumerate(EVENTS.values()):
         for _ in range(number + 1):

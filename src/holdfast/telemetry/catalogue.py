@@ -158,7 +158,7 @@ CATALOGUE: tuple[Metric, ...] = (
     _counter(
         "heartbeat_failures",
         "Rounds of the lease keeper that the store did not answer or accept.",
-        _plain("heartbeat_failures"),
+        lambda meters, _: [((), meters.keeper.heartbeat_failures)],
     ),
     _counter("started", "Attempts begun.", _events(EventType.STARTED), _LANE),
     _counter("completed", "Jobs that succeeded.", _events(EventType.SUCCEEDED), _LANE),

@@ -1,7 +1,7 @@
 """Meters: what a process counts about its own work, in plain numbers.
 
-No lock on the hot path: each number has one writer, the worker's loop or, where the method says
-so, the keeper's thread. A reader may see a number a moment late, never a wrong one.
+No lock on the hot path: each number has one writer, the loop of the worker or, under
+`Meters.keeper`, the keeper's thread. A reader may see a number a moment late, never a wrong one.
 """
 
 from __future__ import annotations
@@ -116,12 +116,32 @@ class Lane:
         return Histogram(DURATIONS, self.runs, self.run_total)
 
 
+class KeeperMeters:
+    """What the lease keeper counts, in its own thread."""
+
+    __slots__ = ("heartbeat_failures", "renewals")
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self.renewals = 0
+        self.heartbeat_failures = 0
+
+    def renewed(self, leases: int) -> None:
+        """Count leases that were renewed; those renewed by the loop are `Meters.written`."""
+        self.renewals += leases
+
+    def failed(self) -> None:
+        """Count a round of renewals that the store did not answer or did not accept."""
+        self.heartbeat_failures += 1
+
+
 class Meters:
-    """What one process counts. Methods are for who works, all else is for who reads."""
+    """What one process counts. Called by the worker's loop, except for `keeper`."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         """Start at zero."""
         self.clock = clock
+        self.keeper = KeeperMeters()
         self.pulses: dict[str, Pulse] = {}
         self.in_flight = 0
         """Attempts that run now; set by the worker, like the two below."""
@@ -132,8 +152,6 @@ class Meters:
         self.claims = 0
         self.conflicts = 0
         self.fences = 0
-        self.kept = 0
-        self.heartbeat_failures = 0
         self.batches = Histogram(SIZES)
         self.store_errors: dict[str, int] = {}
         self.sweeps = 0
@@ -156,14 +174,6 @@ class Meters:
     def fenced(self) -> None:
         """Count an attempt that had lost its job, so that its write was refused."""
         self.fences += 1
-
-    def renewed(self, leases: int) -> None:
-        """Count leases that the keeper renewed, in its thread; the loop's are `written`."""
-        self.kept += leases
-
-    def heartbeat_failed(self) -> None:
-        """Count a round of the keeper that the store did not answer or did not accept."""
-        self.heartbeat_failures += 1
 
     def submitted(self, task: str, queue: str, jobs: int = 1) -> None:
         """Count accepted submits; one that found its job already there is none."""
@@ -250,7 +260,7 @@ class Meters:
     def renewals(self) -> int:
         """Leases renewed: by the keeper, and by heartbeats that the loop wrote."""
         by_loop = sum(lane.events[beat.code] for lane in self.lanes() for beat in BEATS)
-        return self.kept + by_loop
+        return self.keeper.renewals + by_loop
 
     def lanes(self) -> list[Lane]:
         """List the lanes; safe from any thread."""

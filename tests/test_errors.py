@@ -18,6 +18,8 @@ CODES = {
     "ValidationError": "validation_failed",
     "TransientError": "transient",
     "PermanentError": "permanent",
+    "RemoteError": "handler_error",
+    "HandlerDied": "handler_died",
     "Refused": "refused",
     "LeaseConflictError": "lease_lost",
     "StaleRevision": "stale_revision",
@@ -30,6 +32,17 @@ CODES = {
     "StoreBroken": "store_broken",
     "LawBroken": "law_broken",
     "SchemaMismatch": "schema_mismatch",
+    "BadTask": "bad_task",
+    "NoSuchTask": "no_such_task",
+    "PartlySubmitted": "partly_submitted",
+    "ResultTimeout": "result_timeout",
+    "ResultErased": "result_erased",
+    "JobError": "job_error",
+    "JobFailed": "job_failed",
+    "JobCancelled": "job_cancelled",
+    "JobTimedOut": "job_timed_out",
+    "JobDenied": "job_denied",
+    "JobDeadLettered": "job_dead_lettered",
 }
 
 

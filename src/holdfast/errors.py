@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from msgspec import Struct
+
+from holdfast.spans import Span, span_seconds
 
 
 class ErrorReport(Struct, frozen=True, kw_only=True):
@@ -27,7 +29,9 @@ class HoldfastError(Exception):
     report: ErrorReport | None = None
     """What the process told in which it was raised, if that was another one."""
 
-    def __init__(self, message: str, *, code: str | None = None, job_id: str | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, code: str | None = None, job_id: str | None = None
+    ) -> None:
         """Say what happened, to which job, under which code."""
         super().__init__(message)
         self.reason_code = code or self.code
@@ -47,7 +51,7 @@ class ValidationError(BadData):
 
 
 class TransientError(HoldfastError):
-    """A failure that another try may mend (B26); `retry_in` seconds, where the handler knows."""
+    """A failure that another try may mend (B26); in `retry_in` seconds, where the handler knows."""
 
     code = "transient"
 
@@ -55,13 +59,13 @@ class TransientError(HoldfastError):
         self,
         message: str = "",
         *,
-        retry_in: float | None = None,
+        retry_in: Span | None = None,
         code: str | None = None,
         job_id: str | None = None,
     ) -> None:
         """Say what failed, and when to try again if not by the policy's backoff."""
         super().__init__(message, code=code, job_id=job_id)
-        self.retry_in = retry_in
+        self.retry_in = None if retry_in is None else span_seconds(retry_in, "retry_in")
 
 
 class PermanentError(HoldfastError):
@@ -177,3 +181,96 @@ class BadAddress(HoldfastError):
     """An address that names no store."""
 
     code = "bad_address"
+
+
+class BadTask(HoldfastError):
+    """A task that cannot be registered: its signature, its options or its name."""
+
+    code = "bad_task"
+
+
+class NoSuchTask(HoldfastError):
+    """No task of that name is registered here."""
+
+    code = "no_such_task"
+
+
+class PartlySubmitted(Refused):
+    """Some of many jobs were refused, the others are in the ledger.
+
+    `outcomes` has, in the order of the calls, a handle for each job that is there, and the error
+    for each that is not.
+    """
+
+    code = "partly_submitted"
+
+    def __init__(self, message: str, outcomes: list[Any]) -> None:
+        """Keep what became of each."""
+        super().__init__(message)
+        self.outcomes = outcomes
+
+
+class ResultTimeout(HoldfastError, TimeoutError):
+    """The job did not end while the caller waited. It goes on; wait again, or cancel it."""
+
+    code = "result_timeout"
+
+
+class ResultErased(HoldfastError):
+    """The job succeeded, and its result was erased by retention."""
+
+    code = "result_erased"
+
+
+class JobError(HoldfastError):
+    """The job ended without a result. `error` is what its record says of it."""
+
+    code = "job_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        job_id: str | None = None,
+        error_code: str | None = None,
+        error: Any = None,
+    ) -> None:
+        """Take what the job's last event says."""
+        super().__init__(message, code=code, job_id=job_id)
+        self.error_code = error_code
+        self.error = error
+        told = error if isinstance(error, dict) else {}
+        self.error_type: str | None = told.get("type")
+        self.error_message: str | None = told.get("message")
+        self.traceback: str | None = told.get("traceback")
+
+
+class JobFailed(JobError):
+    """The job failed."""
+
+    code = "job_failed"
+
+
+class JobCancelled(JobError):
+    """The job was cancelled."""
+
+    code = "job_cancelled"
+
+
+class JobTimedOut(JobError):
+    """The job ran out of time."""
+
+    code = "job_timed_out"
+
+
+class JobDenied(JobError):
+    """The job was denied by policy."""
+
+    code = "job_denied"
+
+
+class JobDeadLettered(JobError):
+    """The job ended in the dead letters."""
+
+    code = "job_dead_lettered"

@@ -1,0 +1,92 @@
+"""From ordinary threads into the loop: one background thread with an event loop, per app.
+
+A thin bridge, not a second implementation: what is called here is the coroutine that others await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+STOP_SECONDS = 10.0
+"""How long a program that ends waits for what the bridge still does."""
+
+
+class Bridge:
+    """Runs coroutines for callers that have no event loop. Usable from any number of threads."""
+
+    def __init__(self) -> None:
+        """Start nothing yet: most programs never need it."""
+        self._lock = threading.Lock()
+        self._thread: _LoopThread | None = None
+
+    def run(self, work: Coroutine[Any, Any, T], instead: str) -> T:
+        """Do the work and wait for it; `instead` is what a coroutine should await."""
+        if _in_a_loop():
+            work.close()
+            raise RuntimeError(
+                f"this thread runs an event loop, which would stand still: await {instead} instead"
+            )
+        future = self._started().start_work(work)
+        try:
+            return future.result()
+        except BaseException:
+            # An interrupted caller no longer waits; what failed by itself is done already.
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Let the loop end, with what it holds open. A later call starts a new one."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop()
+
+    def _started(self) -> _LoopThread:
+        with self._lock:
+            if self._thread is None:
+                self._thread = _LoopThread()
+                # Also at the end of the program: what is open is closed in order.
+                weakref.finalize(self, self._thread.stop)
+            return self._thread
+
+
+class _LoopThread:
+    """A thread that runs an event loop until it is told to stop."""
+
+    def __init__(self) -> None:
+        """Start, and wait until the loop is there."""
+        self._ready: Future[asyncio.AbstractEventLoop] = Future()
+        self._stopping: asyncio.Event | None = None
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve()), name="holdfast bridge", daemon=True
+        )
+        self._thread.start()
+        self._loop = self._ready.result()
+
+    async def _serve(self) -> None:
+        self._stopping = asyncio.Event()
+        self._ready.set_result(asyncio.get_running_loop())
+        await self._stopping.wait()
+
+    def start_work(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def stop(self) -> None:
+        if self._stopping is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        if self._thread is not threading.current_thread():
+            self._thread.join(STOP_SECONDS)
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

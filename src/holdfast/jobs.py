@@ -1,0 +1,199 @@
+"""A job in the hands of whoever submitted it: its state, its result, and what can be done to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
+
+from holdfast.errors import (
+    HoldfastError,
+    JobCancelled,
+    JobDeadLettered,
+    JobDenied,
+    JobError,
+    JobFailed,
+    JobTimedOut,
+    NoSuchJob,
+    ResultErased,
+)
+from holdfast.flow import intervene
+from holdfast.flow.history import ReadEvent, history
+from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent
+from holdfast.lifecycle.payload import decode_body, encode_body
+from holdfast.lifecycle.states import TERMINAL, State
+from holdfast.ports import Store
+from holdfast.spans import Span
+
+T = TypeVar("T")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+LOOK_BACK = 20
+"""How many of a job's last events are read at a time to find the one that ended it."""
+_ERRORS: dict[State, type[JobError]] = {
+    State.FAILED: JobFailed,
+    State.CANCELLED: JobCancelled,
+    State.TIMED_OUT: JobTimedOut,
+    State.DENIED: JobDenied,
+    State.DEAD_LETTERED: JobDeadLettered,
+}
+
+
+class Home(Protocol):
+    """What a handle needs of the app it came from."""
+
+    control: Actor
+
+    async def store(self) -> Store:
+        """Give the open store of the running loop."""
+
+    async def ended(self, id: JobId, timeout: Span | None) -> Job:
+        """Wait until a job has ended, or raise ResultTimeout."""
+
+    def run_sync(self, work: Coroutine[Any, Any, T], instead: str) -> T:
+        """Do work for a thread without a loop."""
+
+
+class JobHandle(Generic[R_co]):
+    """A job that was submitted, or looked up. `state` is as of the last look; see `refresh`."""
+
+    __slots__ = ("_home", "_read_result", "created", "record")
+
+    def __init__(
+        self,
+        record: Job,
+        home: Home,
+        read_result: Callable[[bytes | None], R_co],
+        *,
+        created: bool = False,
+    ) -> None:
+        """Hold a record; `created` is False when a submit returned a job that was there before."""
+        self.record = record
+        self.created = created
+        self._home = home
+        self._read_result = read_result
+
+    def __repr__(self) -> str:
+        """Name it with its task and state."""
+        return f"<JobHandle {self.id} {self.record.task} {self.state}>"
+
+    @property
+    def id(self) -> str:
+        """The job's public id."""
+        return self.record.public_id
+
+    @property
+    def state(self) -> State:
+        """Where it stood when it was last looked at."""
+        return self.record.state
+
+    async def refresh(self) -> JobHandle[R_co]:
+        """Look at it again."""
+        store = await self._home.store()
+        found = (await store.get([self.record.id]))[0]
+        if found is None:
+            raise NoSuchJob(f"no job {self.id}", job_id=self.id)
+        self.record = found
+        return self
+
+    async def wait(self, timeout: Span | None = None) -> State:
+        """Wait until it has ended, however; ResultTimeout if the wait ends first."""
+        if not self.record.terminal:
+            self.record = await self._home.ended(self.record.id, timeout)
+        return self.record.state
+
+    async def result(self, timeout: Span | None = None) -> R_co:
+        """Wait for the result; a job that ended without one raises JobFailed, JobCancelled, …."""
+        await self.wait(timeout)
+        last = await self._last_event()
+        if self.record.state is not State.SUCCEEDED:
+            raise _job_error(self.record, last)
+        if last is None or (last.body is None and last.digest is not None):
+            raise ResultErased(f"the result of job {self.id} was erased", job_id=self.id)
+        return self._read_result(last.body)
+
+    async def cancel(self, *, hard: bool = False, reason: str | None = None) -> State:
+        """Cancel it: at once if nobody runs it, else by asking its worker (`hard`: to kill it).
+
+        The state that comes back is `cancelled`, or what it is until the worker has ended it, or
+        how it had ended before.
+        """
+        self.record = await intervene.cancel(
+            await self._home.store(), self.record.id, self._home.control, hard=hard, reason=reason
+        )
+        return self.record.state
+
+    async def signal(
+        self, name: str, payload: Any = None, *, request_id: str | None = None
+    ) -> None:
+        """Send it a signal, which a wait consumes; one that comes before the wait is kept."""
+        body = encode_body(payload, f"the payload of signal {name!r}")
+        self.record = await intervene.signal(
+            await self._home.store(),
+            self.record.id,
+            self._home.control,
+            name,
+            body,
+            request_id=request_id,
+        )
+
+    async def events(self) -> list[ReadEvent]:
+        """Read its whole history, oldest first."""
+        return await history(await self._home.store(), self.record.id)
+
+    def refresh_sync(self) -> JobHandle[R_co]:
+        """Look at it again, from a thread without a loop."""
+        return self._home.run_sync(self.refresh(), "job.refresh()")
+
+    def wait_sync(self, timeout: Span | None = None) -> State:
+        """Wait until it has ended, in a thread without a loop."""
+        return self._home.run_sync(self.wait(timeout), "job.wait()")
+
+    def result_sync(self, timeout: Span | None = None) -> R_co:
+        """Wait for the result, in a thread without a loop."""
+        return self._home.run_sync(self.result(timeout), "job.result()")
+
+    def cancel_sync(self, *, hard: bool = False, reason: str | None = None) -> State:
+        """Cancel it, from a thread without a loop."""
+        return self._home.run_sync(self.cancel(hard=hard, reason=reason), "job.cancel()")
+
+    async def _last_event(self) -> LoggedEvent | None:
+        """Find the event that ended it; annotations may have followed."""
+        store = await self._home.store()
+        after = self.record.rev
+        while after > 0:
+            after = max(0, after - LOOK_BACK)
+            for event in await store.events(self.record.id, after=after, limit=LOOK_BACK):
+                if event.to_state in TERMINAL and event.from_state not in TERMINAL:
+                    return event
+        return None
+
+
+def _job_error(record: Job, last: LoggedEvent | None) -> HoldfastError:
+    kind = _ERRORS.get(record.state, JobError)
+    said = decode_body(last.body) if last else None
+    reason = last.reason if last else None
+    return kind(
+        f"job {record.public_id} ({record.task}) {_ENDED.get(record.state, record.state)}"
+        + _because(record.error_code, said, reason),
+        job_id=record.public_id,
+        error_code=record.error_code,
+        error=said,
+    )
+
+
+_ENDED = {
+    State.FAILED: "failed",
+    State.CANCELLED: "was cancelled",
+    State.TIMED_OUT: "timed out",
+    State.DENIED: "was denied",
+    State.DEAD_LETTERED: "ended in the dead letters",
+}
+
+
+def _because(code: str | None, said: Any, reason: str | None) -> str:
+    if isinstance(said, dict) and said.get("type"):
+        return f": {said['type']}: {said.get('message', '')}"
+    told = said if isinstance(said, str) else reason
+    parts = [part for part in (code, told) if part]
+    return f": {': '.join(parts)}" if parts else ""

@@ -1,0 +1,272 @@
+"""What can be said of a task and of one submission, from a user's words to the law's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypedDict
+from uuid import UUID
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.errors import BadData, BadTask
+from holdfast.lifecycle.payload import check_labels, check_text, check_time
+from holdfast.lifecycle.policy import Policy, policy_problems
+from holdfast.lifecycle.states import Priority
+from holdfast.lifecycle.times import After, Time
+from holdfast.spans import Span, span_micros, span_seconds
+
+CANCEL_GRACE_SECONDS = 10.0
+"""How long a handler may take to end after it was asked to."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Backoff(Struct, frozen=True):
+    """How long to wait before the next try: `first`, then `factor` times as long, up to `max`."""
+
+    first: Span = "500ms"
+    factor: float = 2.0
+    max: Span = "60s"
+
+
+class TaskOptions(TypedDict, total=False):
+    """What `@app.task(…)` takes."""
+
+    name: str
+    queue: str
+    priority: Priority | Literal["interactive", "batch", "critical"]
+    needs: Iterable[str]
+    retries: int
+    backoff: Backoff | Span
+    timeout: Span | None
+    start_timeout: Span | None
+    lease: Span
+    heartbeat: Span
+    on_exhausted: Literal["dead_letter", "fail"]
+    letter_on_fail: bool
+    idempotent: bool
+    isolate: Literal["process"] | None
+    cancel_grace: Span
+
+
+class JobOptions(TypedDict, total=False):
+    """What `task.options(…)` takes: of one submission, or of several."""
+
+    delay: Span
+    run_at: datetime | int
+    deadline: Span | datetime
+    job_id: str
+    request_id: str
+    client_job_id: str
+    dedupe_key: str
+    unique: Literal["live"] | None
+    parent: Any
+    workflow_id: str
+    step_index: int
+    correlation_id: str
+    tenant: str
+    labels: Mapping[str, str]
+    env: Mapping[str, str]
+    queue: str
+    priority: Priority | Literal["interactive", "batch", "critical"]
+    needs: Iterable[str]
+    retries: int
+    backoff: Backoff | Span
+    timeout: Span | None
+    start_timeout: Span | None
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """A task's options, read."""
+
+    queue: str
+    priority: Priority
+    needs: frozenset[str]
+    policy: Policy
+    process: bool
+    cancel_grace_seconds: float
+
+
+def task_terms(task: str, options: TaskOptions, *, bounded: bool = True) -> Terms:
+    """Read a task's options; whatever is wrong with them is told at registration (B7)."""
+    try:
+        _check_known(options, TaskOptions)
+        policy = _policy(Policy(), options)
+        terms = Terms(
+            queue=check_text(options.get("queue", "default"), "queue", limit=200),
+            priority=_priority(options.get("priority", Priority.INTERACTIVE)),
+            needs=_needs(options.get("needs", ())),
+            policy=policy,
+            process=_isolated(options.get("isolate")),
+            cancel_grace_seconds=span_seconds(
+                options.get("cancel_grace", CANCEL_GRACE_SECONDS), "cancel_grace"
+            ),
+        )
+        check_text(task, "the name", limit=200)
+    except (ValueError, BadData) as error:
+        raise BadTask(f"task {task!r}: {error}") from error
+    if problems := policy_problems(policy, bounded=bounded):
+        raise BadTask(f"task {task!r}: {'; '.join(problems)}")
+    return terms
+
+
+def job_fields(options: JobOptions, policy: Policy) -> dict[str, Any]:
+    """Read the options of a submission into the fields of `lifecycle.submit.Submission`."""
+    try:
+        _check_known(options, JobOptions)
+        fields = {name: options[name] for name in _PLAIN if name in options}  # type: ignore[literal-required]
+        fields |= {name: read(options[name]) for name, read in _READ if name in options}  # type: ignore[literal-required]
+        fields |= _times(options)
+        if "unique" in options:
+            fields["unique_live"] = _unique(options["unique"])
+        if not _POLICY_WORDS.isdisjoint(options):
+            fields["policy"] = _checked(_policy(policy, options))
+    except ValueError as error:
+        raise BadData(str(error)) from error
+    if fields.get("unique_live") and "dedupe_key" not in fields:
+        raise BadData("unique says how long a dedupe_key holds; give one")
+    return fields
+
+
+def _policy(base: Policy, options: Mapping[str, Any]) -> Policy:
+    """Change a policy by what was said."""
+    given: dict[str, Any] = {
+        name: _optional_micros(options[name], name)
+        for name in ("timeout", "start_timeout", "lease", "heartbeat")
+        if name in options
+    }
+    if "retries" in options:
+        given["max_attempts"] = _tries(options["retries"])
+    if "backoff" in options:
+        given |= _backoff(options["backoff"])
+    given |= {
+        name: options[name]
+        for name in ("on_exhausted", "letter_on_fail", "idempotent")
+        if name in options
+    }
+    return replace(base, **given) if given else base
+
+
+def _tries(retries: Any) -> int:
+    if type(retries) is not int or retries < 0:
+        raise ValueError(f"retries must be a whole number of 0 or more, not {retries!r}")
+    return retries + 1
+
+
+def _backoff(backoff: Any) -> dict[str, Any]:
+    """Read a backoff; a span alone is a delay that does not grow."""
+    if not isinstance(backoff, Backoff):
+        span = span_micros(backoff, "backoff")
+        return {"backoff_first": span, "backoff_factor": 1.0, "backoff_max": span}
+    if type(backoff.factor) not in (int, float):
+        raise ValueError(f"the backoff's factor must be a number, not {backoff.factor!r}")
+    return {
+        "backoff_first": span_micros(backoff.first, "the backoff's first delay"),
+        "backoff_factor": float(backoff.factor),
+        "backoff_max": span_micros(backoff.max, "the backoff's maximum"),
+    }
+
+
+def _optional_micros(span: Span | None, what: str) -> int | None:
+    if span is None and what in ("lease", "heartbeat"):
+        raise ValueError(f"{what} must be a span, not None")
+    return None if span is None else span_micros(span, what)
+
+
+def _checked(policy: Policy) -> Policy:
+    if problems := policy_problems(policy, bounded=False):
+        raise BadData("; ".join(problems))
+    return policy
+
+
+def _times(options: JobOptions) -> dict[str, Any]:
+    if "delay" in options and "run_at" in options:
+        raise BadData("give a delay or a run_at, not both")
+    times: dict[str, Any] = {}
+    if "delay" in options:
+        times["run_at"] = After(span_micros(options["delay"], "delay"))
+    if "run_at" in options:
+        times["run_at"] = _instant(options["run_at"], "run_at")
+    if "deadline" in options:
+        times["deadline_at"] = _deadline(options["deadline"])
+    return times
+
+
+def _instant(value: Any, what: str) -> Time:
+    if not isinstance(value, datetime):
+        return check_time(value, what)
+    if value.tzinfo is None:
+        raise BadData(f"{what} must say its time zone: {value!r} has none")
+    return check_time((value - _EPOCH) // timedelta(microseconds=1), what)
+
+
+def _deadline(value: Span | datetime) -> Time:
+    if isinstance(value, datetime):
+        return _instant(value, "deadline")
+    return After(span_micros(value, "deadline"))
+
+
+def _priority(value: Any) -> Priority:
+    if isinstance(value, Priority):
+        return value
+    if isinstance(value, str) and (found := Priority.named(value)).code:
+        return found
+    known = ", ".join(word for word in Priority if word.code)
+    raise ValueError(f"priority must be one of {known}, not {value!r}")
+
+
+def _needs(value: Any) -> frozenset[str]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ValueError(f"needs must be a set of names, not {value!r}")
+    return frozenset(check_text(need, "a name in needs", limit=200) for need in value)
+
+
+def _isolated(value: Any) -> bool:
+    if value not in (None, "process"):
+        raise ValueError(f"isolate must be None or 'process', not {value!r}")
+    return value is not None
+
+
+def _unique(value: Any) -> bool:
+    if value not in (None, "live"):
+        raise ValueError(f"unique must be None or 'live', not {value!r}")
+    return value is not None
+
+
+def _uuid4(value: Any) -> str:
+    """Read a client_job_id (D10)."""
+    text = check_text(value, "client_job_id", limit=36)
+    try:
+        if UUID(text).version == 4 and len(text) == 36:
+            return text.lower()
+    except ValueError:
+        pass
+    raise BadData(f"client_job_id must be a UUID of version 4, not {text!r}")
+
+
+def _check_known(options: Mapping[str, Any], kind: Any) -> None:
+    known = kind.__annotations__
+    for name in options:
+        if name not in known:
+            raise BadData(f"there is no option {name!r}; there are {', '.join(known)}")
+
+
+_PLAIN = (
+    "job_id",
+    "request_id",
+    "dedupe_key",
+    "workflow_id",
+    "step_index",
+    "correlation_id",
+    "tenant",
+    "queue",
+)
+_READ = (
+    ("priority", _priority),
+    ("needs", _needs),
+    ("client_job_id", _uuid4),
+    ("labels", check_labels),
+    ("env", lambda env: check_labels(env, "env")),
+)
+_POLICY_WORDS = frozenset({"retries", "backoff", "timeout", "start_timeout"})

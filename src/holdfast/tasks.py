@@ -1,0 +1,261 @@
+"""Tasks: functions with the terms they run under. The registry that app and worker share."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
+from typing_extensions import Unpack
+
+from holdfast.arguments import Bound, Shape, Signature, Unknown
+from holdfast.context import Context
+from holdfast.errors import BadData, BadTask, NoSuchTask, ValidationError
+from holdfast.jobs import JobHandle
+from holdfast.lifecycle.payload import Body
+from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.states import Priority
+from holdfast.options import JobOptions, TaskOptions, Terms, job_fields, task_terms
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Mode(StrEnum):
+    """Where a handler runs: on the worker's loop, in a thread, or in a process of its own."""
+
+    ASYNC = "async"
+    THREAD = "thread"
+    PROCESS = "process"
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """One call of a task, checked and written down, not yet submitted."""
+
+    task: Task[Any, Any]
+    body: Body
+    fields: Mapping[str, Any] = {}
+    """Of `lifecycle.submit.Submission`, beside what the task says."""
+    parent: Any = None
+
+
+Arguments: TypeAlias = Call | tuple[Any, ...] | Mapping[str, Any]
+"""One of many calls: positional arguments, named ones, or `task.prepare(…)`."""
+
+
+class Submitter(Protocol):
+    """What a task needs of the app it belongs to."""
+
+    async def submit_calls(self, calls: Sequence[Call]) -> list[JobHandle[Any]]:
+        """Submit calls together; answers in their order."""
+
+    def run_sync(self, work: Coroutine[Any, Any, T], instead: str) -> T:
+        """Do work for a thread without a loop."""
+
+
+class Task(Generic[P, R]):
+    """A function that can be submitted, and run by a worker."""
+
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        shape: Shape,
+        terms: Terms,
+        *,
+        takes_context: bool = False,
+        submitter: Submitter | None = None,
+    ) -> None:
+        """Hold what was decided at registration; see `make_task`."""
+        self.name = name
+        self.fn = fn
+        self.mode = _mode(fn, terms)
+        self.queue: str = terms.queue
+        self.priority: Priority = terms.priority
+        self.needs: frozenset[str] = terms.needs
+        self.policy: Policy = terms.policy
+        self.cancel_grace_seconds: float = terms.cancel_grace_seconds
+        self.takes_context = takes_context
+        self._shape = shape
+        self._submitter = submitter
+        self._fields: dict[str, Any] = {}
+        self._parent: Any = None
+
+    def __repr__(self) -> str:
+        """Name it."""
+        return f"<Task {self.name}>"
+
+    @property
+    def start_folds(self) -> bool:
+        """Whether a short run's start may be written together with its end."""
+        return self.policy.idempotent
+
+    def bind(self, body: bytes | None) -> Bound:
+        """Read and validate the arguments that a job was submitted with."""
+        return self._shape.unpack(body)
+
+    def call(self, ctx: Context, body: bytes | None) -> Any:
+        """Call the function: a coroutine if it is `async def`, else its value."""
+        args, kwargs = self._shape.unpack(body)
+        if self.takes_context:
+            return self.fn(ctx, *args, **kwargs)
+        return self.fn(*args, **kwargs)
+
+    def pack_result(self, value: Any) -> Body:
+        """Write what the function returned as JSON; BadData if it cannot be kept."""
+        return self._shape.pack_result(value)
+
+    def unpack_result(self, body: bytes | None) -> R:
+        """Read a result."""
+        result: R = self._shape.unpack_result(body)
+        return result
+
+    def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+        """Check a call and write it down, to be submitted together with others."""
+        body = self._shape.pack(args, kwargs)
+        return Call(task=self, body=body, fields=self._fields, parent=self._parent)
+
+    def options(self, **options: Unpack[JobOptions]) -> Task[P, R]:
+        """Give the task with other terms for what is submitted through it."""
+        task = copy.copy(self)
+        task._fields = {**self._fields, **job_fields(options, self._terms_policy)}
+        task._parent = options.get("parent", self._parent)
+        return task
+
+    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Submit one job; returns once it is durable."""
+        handles = await self._home().submit_calls([self.prepare(*args, **kwargs)])
+        return handles[0]
+
+    async def submit_many(self, calls: Sequence[Arguments]) -> list[JobHandle[R]]:
+        """Submit many jobs together; one that is bad is named before anything is written.
+
+        Each is a tuple of positional arguments, a mapping of named ones, or `task.prepare(…)`.
+        """
+        return await self._home().submit_calls(self._prepared(calls))
+
+    def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Submit one job from a thread without a loop."""
+        work = self.submit(*args, **kwargs)
+        return self._home().run_sync(work, f"{self.name}.submit(…)")
+
+    def submit_many_sync(self, calls: Sequence[Arguments]) -> list[JobHandle[R]]:
+        """Submit many jobs from a thread without a loop."""
+        return self._home().run_sync(self.submit_many(calls), f"{self.name}.submit_many(…)")
+
+    @property
+    def _terms_policy(self) -> Policy:
+        policy: Policy = self._fields.get("policy", self.policy)
+        return policy
+
+    def _prepared(self, calls: Sequence[Arguments]) -> list[Call]:
+        return [self._prepared_one(number, call) for number, call in enumerate(calls)]
+
+    def _prepared_one(self, number: int, call: Arguments) -> Call:
+        try:
+            match call:
+                case Call():
+                    return call
+                case tuple():
+                    return self._prepare(call, {})
+                case Mapping():
+                    return self._prepare((), call)
+                case _:
+                    raise ValidationError(
+                        f"give a tuple, a mapping or {self.name}.prepare(…), "
+                        f"not {type(call).__name__}"
+                    )
+        except BadData as error:
+            raise type(error)(f"call {number}: {error}", code=error.reason_code) from error
+
+    def _prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        body = self._shape.pack(args, kwargs)
+        return Call(task=self, body=body, fields=self._fields, parent=self._parent)
+
+    def _home(self) -> Submitter:
+        if self._submitter is None:
+            raise BadTask(f"task {self.name!r} belongs to no app; register it with @app.task")
+        return self._submitter
+
+
+def _mode(fn: Callable[..., Any], terms: Terms) -> Mode:
+    if terms.process:
+        return Mode.PROCESS
+    called = fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
+    is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(called)
+    return Mode.ASYNC if is_async else Mode.THREAD
+
+
+def make_task(
+    fn: Callable[..., Any],
+    options: TaskOptions,
+    *,
+    bounded: bool = True,
+    submitter: Submitter | None = None,
+) -> Task[Any, Any]:
+    """Register a function under its options: everything that can be checked is checked here."""
+    name: Any = options.get("name") or getattr(fn, "__name__", "")
+    _check_function(fn, name)
+    terms = task_terms(name, options, bounded=bounded)
+    shape = Signature(name, fn, Context)
+    return Task(name, fn, shape, terms, takes_context=shape.takes_context, submitter=submitter)
+
+
+def _check_function(fn: Any, name: str) -> None:
+    if not callable(fn):
+        raise BadTask(f"a task is a function, not {fn!r}")
+    if not name or name == "<lambda>":
+        raise BadTask(f"{fn!r} has no name of its own: give one, @app.task(name=…)")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise BadTask(f"task {name!r} yields; a task returns its result")
+
+
+def foreign_task(name: str, submitter: Submitter) -> Task[..., Any]:
+    """Make a task whose function is registered somewhere else: it can be submitted, not run."""
+
+    def elsewhere(**_: Any) -> Any:
+        raise NoSuchTask(f"no task {name!r} is registered here")
+
+    return Task(name, elsewhere, Unknown(name), task_terms(name, {}), submitter=submitter)
+
+
+class TaskSet(Mapping[str, Task[Any, Any]]):
+    """The tasks of an app by name. A name stands for one function for good."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._tasks: dict[str, Task[Any, Any]] = {}
+
+    def add(self, task: Task[Any, Any]) -> None:
+        """Register a task; a name that is taken is refused.
+
+        Not qualified by its module instead: what a job says must not depend on what was imported
+        first.
+        """
+        known = self._tasks.get(task.name)
+        if known is not None:
+            raise BadTask(
+                f"there is a task {task.name!r} already, {_where(known.fn)}; "
+                f"give {_where(task.fn)} a name of its own: @app.task(name=…)"
+            )
+        self._tasks[task.name] = task
+
+    def __getitem__(self, name: str) -> Task[Any, Any]:
+        """Find a task; KeyError if there is none."""
+        return self._tasks[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the names."""
+        return iter(self._tasks)
+
+    def __len__(self) -> int:
+        """Tell how many there are."""
+        return len(self._tasks)
+
+
+def _where(fn: Callable[..., Any]) -> str:
+    return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', repr(fn))}"

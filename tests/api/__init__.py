@@ -1,0 +1,1 @@
+"""The API that a user’s code sees."""

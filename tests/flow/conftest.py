@@ -1,14 +1,17 @@
-"""A fresh embedded store for each test; every job is verified afterwards."""
+"""Fresh stores for each test; every job is verified afterwards."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from holdfast.flow.verify import Problem, verify
 from holdfast.ports import Store
-from holdfast.wiring import Address, opened
+from holdfast.stores.postgres.migrate import migrate
+from holdfast.wiring import Address, opened, read_address
+from tests.support.postgres import PostgresCluster
 
 
 @pytest.fixture
@@ -16,6 +19,32 @@ async def store() -> AsyncIterator[Store]:
     """SQLite in memory is the fake of every other store."""
     async with opened(Address(engine="sqlite", place=":memory:")) as opened_store:
         yield opened_store
-        problems: list[Problem] = []
-        await verify(opened_store, on_problem=problems.append)
-        assert problems == []
+        await _check(opened_store)
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_cluster: PostgresCluster) -> str:
+    """A migrated, empty database: copying it is quicker than migrating another."""
+    return postgres_cluster.make_template("flow", lambda url: asyncio.run(migrate(url)))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def address(request: pytest.FixtureRequest) -> Address:
+    """Where a store of either engine is."""
+    if request.param == "sqlite":
+        return Address(engine="sqlite", place=":memory:")
+    return read_address(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+async def either_store(address: Address) -> AsyncIterator[Store]:
+    """Each engine in turn, for what hangs on what a store really does."""
+    async with opened(address) as opened_store:
+        yield opened_store
+        await _check(opened_store)
+
+
+async def _check(store: Store) -> None:
+    problems: list[Problem] = []
+    await verify(store, on_problem=problems.append)
+    assert problems == []

@@ -1,0 +1,404 @@
+"""Redrive and discard: once, whoever repeats it, and in bulk past whatever is in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from holdfast.errors import BadData, NoSuchJob, Refused, RequestIdReused, StoreUnavailable
+from holdfast.flow import redrive as redriving
+from holdfast.flow.letters import LetterFilter, show
+from holdfast.flow.perform import perform
+from holdfast.flow.redrive import Wish, discard, discard_all, redrive, redrive_all
+from holdfast.identity import mint_id
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.job import Actor, Change, Job, JobId
+from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.states import KeyKind, Letter, Link, Priority, Role, State
+from holdfast.lifecycle.times import SECOND, After
+from holdfast.ports import Outcome, Query, Store
+from holdfast.testing.acts import all_jobs, claim_one, do, job_in, running_job, stored
+from holdfast.testing.factories import CONTROL, HOUR, JANITOR, SCHEDULER, owner_of, worker
+from tests.flow.test_letters import dead
+from tests.flow.test_perform import Interrupting
+
+OTHER = Actor(Role.CONTROL, "bob")
+
+
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    """Both engines."""
+    return either_store
+
+
+async def made_of(store: Store, job: Job) -> list[JobId]:
+    """Every job that was made of a dead one: rows, not replies."""
+    page = await store.find(Query(parent_id=job.id))
+    assert all(one.link_kind is Link.REDRIVE for one in page.jobs)
+    return [one.id for one in page.jobs]
+
+
+async def cleaned(store: Store, job: Job) -> Job:
+    job = await do(store, job, c.Clean(actor=JANITOR))
+    job = await do(store, job, c.Cleaned(actor=JANITOR))
+    await store.erase_bodies([job.id])
+    return job
+
+
+class LosingReplies:
+    """A store whose first commits land, and whose replies are lost."""
+
+    def __init__(self, store: Store, times: int = 1) -> None:
+        """Lose so many replies."""
+        self._store, self._left = store, times
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the store's."""
+        return getattr(self._store, name)
+
+    async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
+        """Write, and do not say so."""
+        outcomes = await self._store.commit(changes)
+        if self._left:
+            self._left -= 1
+            raise StoreUnavailable("the reply was lost")
+        return outcomes
+
+
+RICH: dict[str, Any] = {
+    "task": "mail",
+    "tenant": "acme",
+    "queue": "post",
+    "body": b'{"to":"ann"}',
+    "priority": Priority.CRITICAL,
+    "needs": frozenset({"smtp"}),
+    "policy": Policy(max_attempts=7),
+    "labels": {"team": "blue"},
+    "env": {"locale": "de"},
+    "context_ptr": "s3://context",
+    "workflow_id": "flow-1",
+    "step_index": 3,
+    "correlation_id": "order-7",
+    "trace_id": "trace-9",
+    "cpus": 2,
+    "memory_mb": 512,
+}
+
+
+async def test_a_redrive_is_a_linked_new_job_that_asks_for_the_same(store: Store) -> None:
+    job = await dead(store, **RICH)
+
+    new = await redrive(store, job.id, CONTROL, reason="mail is up again")
+    [first] = await store.events(new.id)
+    [was] = await store.events(job.id, limit=1)
+    assert first.created is not None
+    assert was.created is not None
+    assert (new.parent_id, new.link_kind, new.state) == (job.id, Link.REDRIVE, State.QUEUED)
+    for name in {*RICH, "kind"} - {"body", "correlation_id"}:
+        assert getattr(first.created, name) == getattr(was.created, name), name
+    assert (first.body, first.correlation_id) == (was.body, was.correlation_id)
+    assert (new.attempt, new.failures) == (0, 0)
+
+
+async def test_the_dead_job_stays_dead_and_names_its_successor(store: Store) -> None:
+    job = await dead(store)
+    new = await redrive(store, job.id, CONTROL, reason="fixed")
+
+    after = await stored(store, job.id)
+    assert (after.state, after.letter, after.error_code) == (
+        State.DEAD_LETTERED,
+        Letter.REDRIVEN,
+        job.error_code,
+    )
+    letter = await show(store, job.id)
+    assert (letter.redriven_as, letter.settled_by) == (new.id, "control:ann")
+    assert (await store.events(job.id))[-1].reason == "fixed"
+
+
+async def test_the_new_job_runs_like_any_other(store: Store) -> None:
+    job = await dead(store, queue="post", body=b'{"to":"ann"}')
+    new = await redrive(store, job.id, CONTROL)
+
+    claimed = await claim_one(store, "post")
+    assert (claimed.job.id, claimed.body) == (new.id, b'{"to":"ann"}')
+
+
+@pytest.mark.req("C11")
+async def test_keys_stay_with_the_dead_job(store: Store) -> None:
+    keys = {
+        "job_id": "invoice-1",
+        "request_id": "r-1",
+        "client_job_id": "6f9619ff-8b86-4d01-b42d-00cf4fc964ff",
+        "dedupe_key": "k",
+    }
+    job = await dead(store, **keys)
+    new = await redrive(store, job.id, CONTROL)
+
+    assert (new.job_id, new.key_kinds) == (None, 0)
+    for kind, key in ((KeyKind.JOB_ID, "invoice-1"), (KeyKind.DEDUPE, "k")):
+        assert await store.look_up("default", kind, key) == job.id
+
+
+async def test_queue_retries_and_delay_may_be_otherwise(store: Store) -> None:
+    job = await dead(store, queue="post", policy=Policy(max_attempts=2, timeout=HOUR))
+    wish = Wish(queue="slow", retries=9, delay=HOUR)
+    new = await redrive(store, job.id, CONTROL, wish=wish)
+
+    assert (new.queue, new.run_at) == ("slow", new.created_at + HOUR)
+    assert new.policy == Policy(max_attempts=10, timeout=HOUR)
+
+
+@pytest.mark.parametrize("wish", [Wish(queue=""), Wish(retries=-1)], ids=["queue", "retries"])
+async def test_a_wish_that_cannot_be_is_refused_and_nothing_is_written(
+    store: Store, wish: Wish
+) -> None:
+    job = await dead(store)
+    with pytest.raises(BadData):
+        await redrive(store, job.id, CONTROL, wish=wish)
+    assert await store.get([job.id]) == [job]
+
+
+async def test_a_deadline_keeps_its_distance_from_the_submit(store: Store) -> None:
+    job = await dead(store, deadline_at=After(HOUR))
+    new = await redrive(store, job.id, CONTROL)
+    assert new.deadline_at == new.created_at + HOUR
+
+
+async def test_what_had_to_be_admitted_has_to_be_admitted_again(store: Store) -> None:
+    job = await job_in(store, State.PENDING)
+    unmet = c.DeadLetter(actor=SCHEDULER, error_code="dependency_unavailable", stage="fetch")
+    await do(store, job, unmet)
+    assert (await redrive(store, job.id, CONTROL)).state is State.PENDING
+
+
+@pytest.mark.req("B31")
+async def test_the_letter_of_a_failed_job_is_redriven_like_another(store: Store) -> None:
+    job = await running_job(store, policy=Policy(letter_on_fail=True))
+    await do(store, job, c.Fail(actor=owner_of(job), error_code="permanent"))
+    new = await redrive(store, job.id, CONTROL)
+    assert await made_of(store, job) == [new.id]
+
+
+@pytest.mark.req("B5", "C6")
+async def test_a_repeated_redrive_returns_the_job_of_the_first(store: Store) -> None:
+    job = await dead(store)
+    first = await redrive(store, job.id, CONTROL)
+    assert await redrive(store, job.id, CONTROL) == first
+    assert await redrive(store, job.id, OTHER, request_id="r-1") == first
+    assert await made_of(store, job) == [first.id]
+
+
+@pytest.mark.req("B5", "C6")
+@pytest.mark.parametrize("again", [False, True], ids=["once", "again"])
+@pytest.mark.parametrize("request_id", [None, "r-1"], ids=["no request", "one request"])
+async def test_redrives_at_once_make_one_job(
+    store: Store, again: bool, request_id: str | None
+) -> None:
+    job = await dead(store)
+    if again:
+        await redrive(store, job.id, CONTROL)
+        request_id = request_id or "r-2"
+    before = set(await made_of(store, job))
+    made = await asyncio.gather(
+        *(redrive(store, job.id, CONTROL, again=again, request_id=request_id) for _ in range(8))
+    )
+    [new] = set(await made_of(store, job)) - before
+    assert {one.id for one in made} == {new}
+
+
+@pytest.mark.req("B5", "C6")
+@pytest.mark.parametrize("request_id", [None, "r-1"], ids=["no request", "one request"])
+async def test_a_redrive_that_came_between_the_look_and_the_write_is_the_one(
+    store: Store, request_id: str | None
+) -> None:
+    job = await dead(store)
+    racing: Any = Interrupting(
+        store, lambda: redrive(store, job.id, CONTROL, request_id=request_id), 1
+    )
+    new = await redrive(racing, job.id, CONTROL, request_id=request_id)
+    assert await made_of(store, job) == [new.id]
+
+
+@pytest.mark.req("B5", "C6")
+async def test_a_redrive_whose_reply_was_lost_is_found_again(store: Store) -> None:
+    job = await dead(store)
+    losing: Any = LosingReplies(store)
+    with pytest.raises(StoreUnavailable):
+        await redrive(losing, job.id, CONTROL, request_id="r-1")
+    new = await redrive(losing, job.id, CONTROL, request_id="r-1")
+    assert await made_of(store, job) == [new.id]
+
+
+@pytest.mark.req("B5", "C6")
+async def test_a_deliberate_redrive_whose_reply_was_lost_is_found_by_its_request(
+    store: Store,
+) -> None:
+    job = await dead(store)
+    first = await redrive(store, job.id, CONTROL)
+    losing: Any = LosingReplies(store)
+    with pytest.raises(StoreUnavailable):
+        await redrive(losing, job.id, CONTROL, again=True, request_id="r-1")
+    second = await redrive(store, job.id, CONTROL, again=True, request_id="r-1")
+    third = await redrive(store, job.id, CONTROL, again=True)
+    assert await redrive(store, job.id, CONTROL, again=True, request_id="r-1") == second
+    assert await made_of(store, job) == [third.id, second.id, first.id]
+
+
+@pytest.mark.parametrize(
+    "wish", [Wish(queue="slow"), Wish(retries=9), Wish(delay=SECOND)], ids=repr
+)
+async def test_a_request_id_for_another_redrive_is_refused(store: Store, wish: Wish) -> None:
+    job = await dead(store)
+    await redrive(store, job.id, CONTROL, request_id="r-1")
+    with pytest.raises(RequestIdReused):
+        await redrive(store, job.id, CONTROL, request_id="r-1", wish=wish)
+    with pytest.raises(RequestIdReused):
+        await discard(store, job.id, CONTROL, request_id="r-1")
+    assert len(await made_of(store, job)) == 1
+
+
+async def test_an_erased_request_cannot_be_redriven(store: Store) -> None:
+    job = await cleaned(store, await dead(store))
+    with pytest.raises(Refused, match="is erased; submit it anew") as caught:
+        await redrive(store, job.id, CONTROL)
+    assert caught.value.reason_code == "body_erased"
+    assert await made_of(store, job) == []
+
+
+async def test_a_redrive_is_found_again_even_when_the_request_is_erased(store: Store) -> None:
+    job = await dead(store)
+    new = await redrive(store, job.id, CONTROL)
+    await cleaned(store, await stored(store, job.id))
+    assert await redrive(store, job.id, CONTROL) == new
+
+
+@pytest.mark.parametrize("act", [redrive, discard])
+@pytest.mark.parametrize("state", [State.RUNNING, State.SUCCEEDED, State.TIMED_OUT, State.FAILED])
+async def test_what_has_no_letter_is_neither_redriven_nor_discarded(
+    store: Store, state: State, act: Any
+) -> None:
+    job = await job_in(store, state)
+    with pytest.raises(Refused) as caught:
+        await act(store, job.id, CONTROL)
+    assert caught.value.reason_code == "no_dead_letter"
+    with pytest.raises(NoSuchJob):
+        await act(store, mint_id(), CONTROL)
+
+
+async def test_a_discarded_letter_is_redriven_only_again_and_a_redriven_one_not_discarded(
+    store: Store,
+) -> None:
+    job = await dead(store)
+    put_away = await discard(store, job.id, CONTROL, reason="known")
+    assert put_away.letter is Letter.DISCARDED
+    assert (await discard(store, job.id, OTHER)).rev == put_away.rev
+    with pytest.raises(Refused) as caught:
+        await redrive(store, job.id, CONTROL)
+    assert caught.value.reason_code == "letter_discarded"
+
+    new = await redrive(store, job.id, CONTROL, again=True)
+    with pytest.raises(Refused) as caught:
+        await discard(store, job.id, CONTROL)
+    assert caught.value.reason_code == "letter_redriven"
+    assert (await show(store, job.id)).redriven_as == new.id
+
+
+async def test_letters_are_redriven_in_bulk_by_filter(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redriving, "BATCH", 2)
+    wanted = [await dead(store, queue="post") for _ in range(5)]
+    other = await dead(store, queue="bank")
+    told: list[int] = []
+    report = await redrive_all(
+        store, LetterFilter(queue="post"), CONTROL, wish=Wish(queue="slow"), progress=told.append
+    )
+
+    assert (report.seen, report.done, report.failures) == (5, 5, 0)
+    assert told == [2, 4, 5]
+    for job in wanted:
+        [new] = await made_of(store, job)
+        assert (await stored(store, new)).queue == "slow"
+    assert (await stored(store, other.id)).letter is Letter.OPEN
+
+
+async def test_letters_are_discarded_in_bulk_up_to_a_limit(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redriving, "BATCH", 2)
+    jobs = [await dead(store) for _ in range(5)]
+    report = await discard_all(store, LetterFilter(), CONTROL, limit=3, reason="known")
+
+    assert (report.seen, report.done) == (3, 3)
+    letters = [(await stored(store, job.id)).letter for job in jobs]
+    assert letters == [Letter.OPEN] * 2 + [Letter.DISCARDED] * 3
+
+
+async def test_one_poison_letter_does_not_stop_the_others(store: Store) -> None:
+    jobs = [await dead(store) for _ in range(4)]
+    poison = await cleaned(store, jobs[1])
+    report = await redrive_all(store, LetterFilter(), CONTROL)
+
+    assert (report.seen, report.done, report.failures) == (4, 3, 1)
+    assert "is erased" in report.failed[poison.id]
+    assert [len(await made_of(store, job)) for job in jobs] == [1, 0, 1, 1]
+
+
+async def test_two_bulk_runs_at_once_redrive_each_letter_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redriving, "BATCH", 5)
+    jobs = [await dead(store) for _ in range(20)]
+    runs = await asyncio.gather(
+        *(redrive_all(store, LetterFilter(), actor) for actor in (CONTROL, OTHER, CONTROL))
+    )
+
+    assert sum(run.done for run in runs) == 20
+    assert [len(await made_of(store, job)) for job in jobs] == [1] * 20
+    assert len(await all_jobs(store)) == 40
+
+
+async def test_a_letter_that_changes_meanwhile_is_decided_anew(store: Store) -> None:
+    job, settled = await dead(store), await dead(store)
+
+    async def between() -> None:
+        await perform(store, job.id, c.LateResult(actor=worker("late"), state="SUCCEEDED"))
+        await discard(store, settled.id, OTHER)
+
+    racing: Any = Interrupting(store, between, 1)
+    report = await redrive_all(racing, LetterFilter(), CONTROL)
+    assert (report.done, report.skipped, report.failures) == (1, 1, 0)
+    assert len(await made_of(store, job)) == 1
+    assert await made_of(store, settled) == []
+
+
+async def test_a_letter_that_never_stands_still_is_given_up_alone(store: Store) -> None:
+    restless, calm = await dead(store), await dead(store)
+    names = iter(range(100))
+
+    async def between() -> None:
+        late = c.LateResult(actor=worker(f"late-{next(names)}"), state="SUCCEEDED")
+        await perform(store, restless.id, late)
+
+    racing: Any = Interrupting(store, between, 99)
+    report = await discard_all(racing, LetterFilter(), CONTROL)
+    assert (report.done, report.failures) == (1, 1)
+    assert "changed 5 times" in report.failed[restless.id]
+    assert (await stored(store, calm.id)).letter is Letter.DISCARDED
+
+
+async def test_a_bulk_run_cut_short_is_finished_by_another(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redriving, "BATCH", 2)
+    jobs = [await dead(store) for _ in range(5)]
+    losing: Any = LosingReplies(store)
+    with pytest.raises(StoreUnavailable):
+        await redrive_all(losing, LetterFilter(), CONTROL)
+    report = await redrive_all(store, LetterFilter(), CONTROL)
+
+    assert report.done == 3
+    assert [len(await made_of(store, job)) for job in jobs] == [1] * 5

@@ -169,7 +169,7 @@ Source: TypeAlias = Claimed | JobFacts
 class Context:
     """A handler's view of the attempt it runs."""
 
-    __slots__ = ("_ends_at", "_link", "_source", "attempt", "cancelled", "epoch")
+    __slots__ = ("_link", "_source", "attempt", "cancelled", "ends_at", "epoch")
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Context:
         """Show a claimed job; `ends_at` is when its time is up, by the monotonic clock."""
         self._source = source
         self._link = link
-        self._ends_at = ends_at
+        self.ends_at = ends_at
         self.attempt = attempt
         self.epoch = epoch
         self.cancelled = Cancelled()
@@ -204,7 +204,7 @@ class Context:
     @property
     def time_left(self) -> float | None:
         """Seconds until the timeout or the deadline, whichever is first; None without either."""
-        return None if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
+        return None if self.ends_at is None else max(0.0, self.ends_at - time.monotonic())
 
     @property
     def log(self) -> JobLogger:

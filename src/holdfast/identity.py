@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from uuid import UUID
 
@@ -21,3 +22,13 @@ def mint_id() -> JobId:
 def mint_request() -> str:
     """Make a request id that nobody else uses."""
     return os.urandom(9).hex()
+
+
+def mint_worker() -> str:
+    """Name a worker, anew at every start of a process: a name never comes back after a restart."""
+    return f"{socket.gethostname()[:100]}:{os.getpid()}:{os.urandom(5).hex()}"
+
+
+def jitter() -> float:
+    """Draw a number from [0, 1), so that what failed together does not come back together."""
+    return int.from_bytes(os.urandom(4), "big") / 2**32

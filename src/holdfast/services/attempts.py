@@ -1,0 +1,288 @@
+"""Attempts: how a claimed job is run, asked to stop, killed, and what it then ends with.
+
+An attempt is one task on the event loop, whatever runs its handler. Cancelling the task is the
+kill; the task ends only once nothing of the handler runs any more, and only then is its end posted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Protocol
+
+from holdfast.context import Context, current_context
+from holdfast.errors import BadData, HoldfastError
+from holdfast.flow.finish import (
+    UnfitResult,
+    UnknownTask,
+    after_error,
+    after_shutdown,
+    after_timeout,
+)
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.payload import Body
+from holdfast.points import reach
+from holdfast.services.desk import Desk
+from holdfast.services.held import START, Held
+from holdfast.tasks import Mode, Task
+from holdfast.telemetry import Meters
+
+log = logging.getLogger(__name__)
+
+KILL_PATIENCE_SECONDS = 2.0
+"""How long a killed handler may take to be dead before the record says that it cannot be killed."""
+
+
+# Named once: reading a member off an enum's class costs as much as a call (Python 3.11).
+_ASYNC = Mode.ASYNC
+
+
+class Children(Protocol):
+    """What runs handlers in processes of their own."""
+
+    async def run(self, task: Task[Any, Any], ctx: Context, body: bytes | None) -> Body:
+        """Run the handler; cancelling the wait kills it, and ends only once it is dead."""
+
+    async def close(self) -> None:
+        """Let no child survive."""
+
+
+class Attempts:
+    """The attempts of one worker that are under way."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        meters: Meters,
+        *,
+        concurrency: int,
+        children: Children,
+        jitter: Callable[[], float],
+        on_end: Callable[[Held], None],
+    ) -> None:
+        """Run up to `concurrency` at a time; the caller counts."""
+        self.running: set[Held] = set()
+        self._desk = desk
+        self._meters = meters
+        self._children = children
+        self._jitter = jitter
+        self._on_end = on_end
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast handler")
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def on_loop(self) -> bool:
+        """Whether the caller runs on the worker's event loop."""
+        return threading.get_ident() == self._thread_id
+
+    def soon(self, what: Callable[..., None], *args: Any) -> None:
+        """Have something done on the event loop. From any thread."""
+        self._loop.call_soon_threadsafe(what, *args)
+
+    def begin(self, held: Held) -> None:
+        """Run a claimed job."""
+        self.running.add(held)
+        # A context of its own: what one handler sets must not be seen by the next.
+        held.attempt_task = self._loop.create_task(self._run(held), context=copy_context())
+
+    async def _run(self, held: Held) -> None:
+        try:
+            command = await self._attempt(held)
+        except BaseException as error:  # noqa: BLE001  the attempt's edge: the job must end
+            command = self._after(held, error)
+        if command is not None:
+            self._desk.post(held, command)
+        reach("finish.posted")
+        self.running.discard(held)
+        self._on_end(held)
+
+    async def _attempt(self, held: Held) -> c.Command | None:
+        """Check, start and call; tells the command that ends the attempt."""
+        task = held.task
+        if task is None:
+            raise UnknownTask(f"no task {held.record.task!r} here")
+        arguments, named = task.bind(held.claimed.body)
+        reach("attempt.bound")
+        ctx = self._begun(held)
+        if not (held.record.policy.idempotent and held.record.failures == 0):
+            # What must not run twice, or has failed before, acts only once its start is durable.
+            await held.confirmed()
+            if held.gone:
+                return None
+        reach("handler.entering")
+        if task.takes_context:
+            arguments = (ctx, *arguments)
+        if task.mode is _ASYNC:
+            value = await task.fn(*arguments, **named)
+        elif task.mode is Mode.PROCESS:
+            value = await self._children.run(task, ctx, held.claimed.body)
+        else:
+            value = await self._in_thread(partial(task.fn, *arguments, **named))
+        reach("handler.returned")
+        if held.stop_reason in ("timeout", "deadline"):
+            return self._after(held, None)
+        return c.Complete(actor=held.actor, body=_packed(task, value))
+
+    def _begun(self, held: Held) -> Context:
+        """Note the beginning, and make what the handler sees."""
+        record = held.record
+        held.begun_at = time.monotonic()
+        timeout = record.policy.timeout
+        ends_at = None if timeout is None else held.begun_at + timeout / 1e6
+        if held.deadline_at is not None:
+            ends_at = held.deadline_at if ends_at is None else min(ends_at, held.deadline_at)
+        ctx = held.context = Context(
+            held.claimed,
+            _Link(self, held),
+            attempt=record.attempt,
+            epoch=record.epoch or 1,
+            ends_at=ends_at,
+        )
+        if ends_at is not None:
+            self._watch(ends_at)
+        current_context.set(ctx)
+        self._desk.post(held, START)
+        reach("start.posted")
+        return ctx
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        """Call in a thread. A thread cannot be killed: its end is waited for, cancelled or not."""
+        future = self._loop.run_in_executor(self._threads, copy_context().run, call)
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError:
+                continue
+        return future.result()
+
+    def stop(self, held: Held, reason: str, *, grace_seconds: float = 0.0) -> None:
+        """Ask a running attempt to end, and kill it after the grace. The first reason stands."""
+        # A lost lease ends all other reasons: nothing may be written any more.
+        if held.stop_reason is None or reason == "lease_lost":
+            held.stop_reason = reason
+        if held.context is not None:
+            held.context.cancelled.set(reason)
+        if grace_seconds:
+            self._loop.call_later(grace_seconds, self._kill, held)
+        else:
+            self._kill(held)
+
+    def _kill(self, held: Held) -> None:
+        if held not in self.running or held.attempt_task is None:
+            return
+        held.killed_at = time.monotonic()
+        held.attempt_task.cancel()
+        self._loop.call_later(KILL_PATIENCE_SECONDS, self._check_dead, held)
+
+    def _check_dead(self, held: Held) -> None:
+        """Say of a handler that survived its kill that it did; try again now and then."""
+        if held not in self.running:
+            return
+        if not held.unkillable:
+            held.unkillable = True
+            self._meters.unkillable += 1
+            log.error("job %s cannot be killed: its handler runs on", held.record.public_id)
+            self._desk.post(held, c.Progress(actor=held.actor, unkillable=True))
+        self._kill(held)
+
+    def _after(self, held: Held, error: BaseException | None) -> c.Command | None:
+        """Say how an attempt ends that was stopped, or whose handler raised."""
+        actor, record = held.actor, held.record
+        started = held.context is not None
+        match held.stop_reason:
+            case _ if held.gone:
+                return None
+            case "lease_lost":
+                return None
+            case "cancel":
+                return c.Cancel(actor=actor)
+            case "timeout":
+                return after_timeout(record, actor, jitter=self._jitter())
+            case "deadline":
+                return c.TimeOut(actor=actor, error_code="deadline", reason="deadline passed")
+            case "shutdown" if isinstance(error, asyncio.CancelledError):
+                return after_shutdown(record, actor, started=started)
+            case _:
+                cause = error or HoldfastError("ended without a word")
+                return after_error(record, actor, cause, started=started, jitter=self._jitter())
+
+    def progress(self, held: Held, body: Body) -> None:
+        """Post how far a handler is; what it said before and is not yet written is replaced."""
+        command = c.Progress(actor=held.actor, body=body)
+        last = len(held.commands) - 1
+        if last >= held.in_flight and isinstance(held.commands[last], c.Progress):
+            held.commands[last] = command
+        else:
+            self._desk.post(held, command)
+
+    def heartbeat(self, held: Held) -> None:
+        """Post a renewal in the handler's own name."""
+        self._desk.post(held, c.Heartbeat(actor=held.actor, by_handler=True))
+
+    def _watch(self, ends_at: float) -> None:
+        """Look at the clock when the first attempt's time is up: one timer for all of them."""
+        if self._alarm is None or ends_at < self._alarm.when():
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm = self._loop.call_at(ends_at, self._time_up)
+
+    def _time_up(self) -> None:
+        """Stop every attempt whose time is up, and watch for the next."""
+        self._alarm = None
+        now = time.monotonic()
+        for held in list(self.running):
+            ends_at = None if held.context is None else held.context.ends_at
+            if ends_at is None or held.stop_reason is not None:
+                continue
+            if ends_at <= now:
+                past_deadline = held.deadline_at is not None and held.deadline_at <= now
+                self.stop(held, "deadline" if past_deadline else "timeout")
+            else:
+                self._watch(ends_at)
+
+    async def close(self) -> None:
+        """Let go of threads and children; what cannot be killed is left behind."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self._children.close()
+
+
+class _Link:
+    """How a context reaches its worker from any thread."""
+
+    __slots__ = ("_attempts", "_held")
+
+    def __init__(self, attempts: Attempts, held: Held) -> None:
+        self._attempts = attempts
+        self._held = held
+
+    def progress(self, body: Body) -> None:
+        self._say(self._attempts.progress, body)
+
+    def heartbeat(self) -> None:
+        self._say(self._attempts.heartbeat)
+
+    def _say(self, what: Callable[..., None], *more: Any) -> None:
+        # On the loop at once: what follows in the handler may be its end.
+        if self._attempts.on_loop():
+            what(self._held, *more)
+        else:
+            self._attempts.soon(what, self._held, *more)
+
+
+def _packed(task: Task[Any, Any], value: Any) -> Body:
+    """Write a result down; a child has done so already."""
+    if type(value) is Body:
+        return value
+    try:
+        return task.pack_result(value)
+    except BadData as error:
+        raise UnfitResult(f"the result of {task.name} cannot be kept: {error}") from error

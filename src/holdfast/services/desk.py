@@ -1,0 +1,250 @@
+"""The desk: where a worker's commands wait, are decided, and go out together.
+
+While one commit is under way the next gathers: large batches under load, no wait when idle, no
+timers to tune. A command is decided when it leaves, on the record that the last commit confirmed;
+so the start and the end of a short job leave as one row update with two events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+from msgspec import Struct
+
+from holdfast.errors import BadData, HoldfastError
+from holdfast.flow.finish import error_body
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.decide import decide
+from holdfast.lifecycle.job import Change, Draft, Job, Refusal
+from holdfast.lifecycle.rebase import REBASES
+from holdfast.lifecycle.times import After
+from holdfast.points import reach
+from holdfast.ports import Committed, Lost, Outcome, Store
+from holdfast.services.held import START, Held
+from holdfast.telemetry import Meters
+
+log = logging.getLogger(__name__)
+
+BATCH = 500
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 5.0
+
+
+class Listener(Protocol):
+    """Who is told what became of a job's commands; called on the event loop."""
+
+    def confirmed(self, held: Held) -> None:
+        """All that was posted so far is written, or held already."""
+
+    def lost(self, held: Held, why: str) -> None:
+        """The job is no longer this worker's: nothing more will be written for it."""
+
+
+class Sent(Struct, frozen=True):
+    """What one commit carries of one job."""
+
+    held: Held
+    changes: list[Change]
+    commands: int
+
+
+class Desk:
+    """Takes commands from one event loop and commits them in batches, one batch at a time."""
+
+    def __init__(self, store: Store, listener: Listener, meters: Meters) -> None:
+        """Write to a store, and tell a listener."""
+        self._store = store
+        self._listener = listener
+        self._meters = meters
+        self._waiting: list[Held] = []
+        self._wake = asyncio.Event()
+        self._closing = False
+        self.trouble: str | None = None
+        """What keeps commits from being written, while it does."""
+
+    def post(self, held: Held, *commands: c.Command) -> None:
+        """Have commands written, in order, after those already posted for the job."""
+        if not held.gone:
+            held.commands += commands
+            self._list(held)
+
+    def _list(self, held: Held) -> None:
+        if not held.listed and not held.in_flight:
+            held.listed = True
+            self._waiting.append(held)
+            self._wake.set()
+
+    def close(self) -> None:
+        """End once all that was posted is written."""
+        self._closing = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Commit what waits, until closed and empty. Trouble is waited out, never the end."""
+        pause = FIRST_PAUSE_SECONDS
+        while self._waiting or not self._closing:
+            if not self._waiting:
+                self._wake.clear()
+                await self._wake.wait()
+            elif await self._flush():
+                pause = FIRST_PAUSE_SECONDS
+            else:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    async def _flush(self) -> bool:
+        """Commit one batch; false where the store could not, and all of it waits still."""
+        batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+        sent = [one for held in batch if (one := self._decide(held)) is not None]
+        if not sent:
+            return True
+        sent_at = time.monotonic()
+        reach("commit.sending")
+        try:
+            outcomes = await self._store.commit([each for one in sent for each in one.changes])
+        except HoldfastError as error:
+            self._put_back(sent, error)
+            return False
+        reach("commit.answered")
+        self.trouble = None
+        self._meters.committed(len(sent))
+        self._settle_all(sent, outcomes, sent_at)
+        return True
+
+    def _decide(self, held: Held) -> Sent | None:
+        """Decide a job's commands on its last confirmed record; None if nothing is to be sent."""
+        held.listed = False
+        if held.gone:
+            return None
+        try:
+            changes = self._changes(held)
+        except BadData as error:
+            self._substitute(held, "validation_failed", "output", error)
+            return None
+        if changes is None:
+            return None
+        held.in_flight = len(held.commands)
+        if not changes:
+            self._written(held)
+            return None
+        return Sent(held, changes, held.in_flight)
+
+    def _changes(self, held: Held) -> list[Change] | None:
+        """Fold what is posted into changes, each upon the one before; None if one is refused."""
+        record: Draft = held.record
+        changes: list[Change] = []
+        for command in held.commands:
+            if command is START:
+                command = held.start_command()  # noqa: PLW2901  what it stands for
+            decision = decide(record, command)
+            if type(decision) is Change:
+                changes.append(decision)
+                record = decision.next
+            elif type(decision) is Refusal:
+                self._refused(held, command, decision)
+                return None
+        return changes
+
+    def _refused(self, held: Held, command: c.Command, refusal: Refusal) -> None:
+        """Give a job up whose record does not allow what was to be said of it."""
+        if held.mine:
+            # The law and the worker disagree about a job that it holds: that is a bug.
+            log.error("%s refused: %s (%s)", command.operation, refusal.message, refusal.code)
+        self._lose(held, refusal.message)
+
+    def _put_back(self, sent: Iterable[Sent], error: HoldfastError) -> None:
+        """Keep what could not be written: whether it was is unknown, and repeating it is safe."""
+        self.trouble = str(error)
+        self._meters.store_error(error.reason_code)
+        log.warning("commit failed, will try again: %s", error)
+        later, self._waiting = self._waiting, []
+        for one in sent:
+            one.held.in_flight = 0
+            self._list(one.held)
+        self._waiting += later
+
+    def _settle_all(self, sent: list[Sent], outcomes: list[Outcome], sent_at: float) -> None:
+        at = -1
+        for one in sent:
+            # A job's changes are written all or none: the last outcome is that of each.
+            at += len(one.changes)
+            self._settle(one, outcomes[at], sent_at)
+
+    def _settle(self, sent: Sent, outcome: Outcome, sent_at: float) -> None:
+        held = sent.held
+        if type(outcome) is Committed:
+            self._accepted(sent, outcome.job, sent_at)
+        elif type(outcome) is Lost:
+            held.in_flight = 0
+            self._missed(sent, outcome.current)
+        else:
+            held.in_flight = 0
+            refusal = HoldfastError(f"the store refused it: {outcome}")
+            self._substitute(held, "infrastructure_failure", "commit", refusal)
+
+    def _accepted(self, sent: Sent, job: Job, sent_at: float) -> None:
+        held = sent.held
+        held.rebases = 0
+        held.learn(job)
+        for change in sent.changes:
+            self._meters.written(change.event.type, job.task, job.queue)
+        _prove(sent, sent_at)
+        self._written(held)
+
+    def _written(self, held: Held) -> None:
+        """Strike what a commit carried, or found to hold already."""
+        del held.commands[: held.in_flight]
+        held.in_flight = 0
+        if held.commands:
+            self._list(held)
+            return
+        if not held.mine:
+            held.gone = True
+        held.tell_confirmed()
+        self._listener.confirmed(held)
+
+    def _missed(self, sent: Sent, current: Job | None) -> None:
+        """Answer a lost compare-and-set: decide anew where the job is still this attempt's."""
+        held = sent.held
+        held.rebases += 1
+        if current is None:
+            self._lose(held, "the job is gone")
+        elif current.rev == sent.changes[0].record.rev:
+            self._lose(held, "its lease has passed")
+        elif held.rebases > REBASES:
+            self._lose(held, f"it was changed {REBASES} times meanwhile")
+        else:
+            # Also where it is no longer mine: a repeat of what already holds is success.
+            held.learn(current)
+            self._list(held)
+
+    def _substitute(self, held: Held, code: str, stage: str, error: BaseException) -> None:
+        """End a job whose end cannot be written by saying that, once."""
+        log.error("job %s: %s", held.record.public_id, error)
+        if held.substituted:
+            self._lose(held, str(error))
+            return
+        held.substituted = True
+        last = c.DeadLetter(actor=held.actor, error_code=code, stage=stage, body=error_body(error))
+        held.commands = [*(one for one in held.commands if one is START), last]
+        self._list(held)
+
+    def _lose(self, held: Held, why: str) -> None:
+        held.gone = True
+        held.commands.clear()
+        held.in_flight = 0
+        held.tell_confirmed()
+        self._listener.lost(held, why)
+
+
+def _prove(sent: Sent, sent_at: float) -> None:
+    """Take note of the lease that a commit granted, counted from when it was sent."""
+    for change in sent.changes:
+        lease = change.event.lease_expires_at
+        # An instant is the lease as it was; only a span was granted now.
+        if type(lease) is After:
+            sent.held.prove(sent_at + lease.micros / 1e6)

@@ -1,0 +1,166 @@
+"""The lease keeper: renews what a worker holds, from a thread and a connection of its own.
+
+A handler that blocks the event loop keeps its lease: this thread goes on. One that never lets go
+of the interpreter may lose it; what it writes then is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+from holdfast.errors import HoldfastError
+from holdfast.lifecycle.commands import Heartbeat
+from holdfast.lifecycle.decide import decide
+from holdfast.lifecycle.job import Change
+from holdfast.lifecycle.times import After
+from holdfast.points import reach
+from holdfast.ports import Committed, Lost, Outcome, Store
+from holdfast.services.held import Held
+from holdfast.telemetry import Meters
+
+log = logging.getLogger(__name__)
+
+BATCH = 500
+LOOKS_PER_LEASE = 8
+"""A lease is looked at so often while it lasts: renewed at half, with time for several tries."""
+LONGEST_REST_SECONDS = 1.0
+SHORTEST_REST_SECONDS = 0.02
+
+
+class Keeper:
+    """A thread that keeps the leases of `held` alive until it is stopped."""
+
+    def __init__(
+        self,
+        store: Store,
+        held: Callable[[], Collection[Held]],
+        meters: Meters,
+        *,
+        on_news: Callable[[Held], None],
+    ) -> None:
+        """Renew through a store that nobody else uses; `on_news` is called in this thread."""
+        self.failed: BaseException | None = None
+        """What ended the thread, if anything but `stop` did."""
+        self._store = store
+        self._held = held
+        self._meters = meters
+        self._on_news = on_news
+        self._stopping = threading.Event()
+        self._wake: Callable[[], object] | None = None
+        self._pulse = meters.pulse("keeper", limit_seconds=30.0)
+        self._thread = threading.Thread(target=self._main, name="holdfast keeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; blocks until the thread has."""
+        self._stopping.set()
+        if self._wake is not None:
+            self._wake()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:  # the thread's edge: the worker looks at it
+            self.failed = error
+            log.exception("the lease keeper died")
+
+    async def _run(self) -> None:
+        opened = False
+        woken = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._wake = lambda: loop.call_soon_threadsafe(woken.set)
+        try:
+            while not self._stopping.is_set():
+                opened = opened or await self._open()
+                if opened:
+                    await self._renew_due()
+                self._pulse.beat()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), self._rest())
+        finally:
+            self._wake = None
+            self._pulse.stop()
+            await self._store.close()
+
+    async def _open(self) -> bool:
+        try:
+            await self._store.open()
+        except HoldfastError as error:
+            self._trouble(error)
+            return False
+        return True
+
+    def _rest(self) -> float:
+        shortest = min((held.lease_seconds for held in self._held()), default=60.0)
+        return min(max(shortest / LOOKS_PER_LEASE, SHORTEST_REST_SECONDS), LONGEST_REST_SECONDS)
+
+    async def _renew_due(self) -> None:
+        due = [held for held in self._held() if _is_due(held, time.monotonic())]
+        for start in range(0, len(due), BATCH):
+            await self._renew(due[start : start + BATCH])
+
+    async def _renew(self, due: list[Held]) -> None:
+        asked = [(held, change) for held in due if (change := _renewal(held)) is not None]
+        if not asked:
+            return
+        sent_at = time.monotonic()
+        reach("renew.sending")
+        try:
+            outcomes = await self._store.commit([change for _, change in asked])
+        except HoldfastError as error:
+            self._trouble(error)
+            return
+        reach("renew.answered")
+        renewed = 0
+        for (held, change), outcome in zip(asked, outcomes, strict=True):
+            renewed += self._settle(held, change, outcome, sent_at)
+        self._meters.keeper.renewed(renewed)
+
+    def _settle(self, held: Held, change: Change, outcome: Outcome, sent_at: float) -> bool:
+        if isinstance(outcome, Committed):
+            held.learn(outcome.job)
+            held.prove(sent_at + _granted_seconds(change))
+            self._on_news(held)
+            return True
+        current = outcome.current if isinstance(outcome, Lost) else None
+        if current is not None and current.rev > change.record.rev:
+            # Somebody else wrote: it is looked at again in a moment, on the record as it is now.
+            held.learn(current)
+            self._on_news(held)
+        else:
+            self._meters.keeper.failed()
+        return False
+
+    def _trouble(self, error: HoldfastError) -> None:
+        self._meters.keeper.failed()
+        log.warning("leases could not be renewed, will try again: %s", error)
+
+
+def _is_due(held: Held, now: float) -> bool:
+    """Whether half of its lease is over, and no other commit is about to renew or end it."""
+    left = held.proven_until - now
+    half = held.lease_seconds / 2
+    if held.gone or left > half:
+        return False
+    # A commit under way would lose its compare-and-set to this one; it gets half of what is left.
+    return not held.in_flight or left <= half / 2
+
+
+def _renewal(held: Held) -> Change | None:
+    decision = decide(held.record, Heartbeat(actor=held.actor))
+    return decision if isinstance(decision, Change) else None
+
+
+def _granted_seconds(change: Change) -> float:
+    lease = change.event.lease_expires_at
+    return lease.micros / 1e6 if isinstance(lease, After) else 0.0

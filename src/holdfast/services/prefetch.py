@@ -1,0 +1,37 @@
+"""How many jobs a worker may hold beyond those it runs: about a second of measured work.
+
+A worker of slow jobs prefetches none, so that an idle one beside it finds them; one of short jobs
+claims hundreds at a time.
+"""
+
+from __future__ import annotations
+
+SECONDS_AHEAD = 0.5
+MOST = 1000
+WEIGHT = 0.05
+"""Of the newest duration in the running mean: some twenty jobs are remembered."""
+
+
+class Prefetch:
+    """Measures durations, and says how far ahead a worker may claim."""
+
+    def __init__(self, concurrency: int) -> None:
+        """Begin without a measure: nothing is prefetched."""
+        self._concurrency = concurrency
+        self._mean_seconds: float | None = None
+
+    def measured(self, seconds: float) -> None:
+        """Note how long an attempt took."""
+        mean = self._mean_seconds
+        self._mean_seconds = seconds if mean is None else mean + WEIGHT * (seconds - mean)
+
+    def allowance(self, oldest_seconds: float) -> int:
+        """Say how many jobs may wait here; `oldest_seconds` is how long the oldest attempt runs.
+
+        An attempt that is still running counts too: else a burst of short jobs would let a worker
+        hoard behind long ones that it has yet to see the end of.
+        """
+        if self._mean_seconds is None:
+            return 0
+        mean = max(self._mean_seconds, oldest_seconds, 1e-6)
+        return min(int(self._concurrency * SECONDS_AHEAD / mean), MOST)

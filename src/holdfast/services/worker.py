@@ -1,0 +1,434 @@
+"""The worker: claims jobs, runs them, and writes what came of them, as one pipeline.
+
+Claims, handlers and commits overlap: while a commit is under way handlers run and the next claim
+fetches. What it holds is renewed by a keeper in a thread of its own. It keeps nothing that the
+store does not know: killed at any moment, its jobs are found by any reconciler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast.errors import HoldfastError, LeaseConflictError, StoreUnavailable
+from holdfast.flow.finish import after_shutdown
+from holdfast.identity import jitter, mint_request, mint_worker
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.job import JobId
+from holdfast.lifecycle.states import Cancel
+from holdfast.points import reach
+from holdfast.ports import Announcement, Claimed, ClaimRequest, Store
+from holdfast.services.attempts import Attempts, Children
+from holdfast.services.desk import BATCH, Desk
+from holdfast.services.held import Held
+from holdfast.services.keeper import Keeper
+from holdfast.services.patrol import Patrol
+from holdfast.services.prefetch import Prefetch
+from holdfast.services.reconciler import Reconciler
+from holdfast.tasks import Task
+from holdfast.telemetry import Meters
+from holdfast.telemetry.pulse import measure_lag
+
+log = logging.getLogger(__name__)
+
+CLAIM_LIMIT = 500
+UNCONFIRMED_LIMIT = 4 * BATCH
+"""Ended attempts whose end is not written yet; beyond that no more is claimed."""
+POLL_SECONDS = 0.5
+"""How long a worker waits for news of work; a job that becomes due by its time brings none."""
+FLUSH_LIMIT_SECONDS = 15.0
+"""How long a worker that ends tries to write what its jobs ended with."""
+GRACE_SECONDS = 30.0
+KILL_LIMIT_SECONDS = 5.0
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 5.0
+
+
+class Worker:
+    """Runs jobs of some queues until it is stopped. `async with`, or `run`."""
+
+    def __init__(
+        self,
+        store: Store,
+        tasks: Mapping[str, Task[Any, Any]],
+        *,
+        keeper_store: Store,
+        children: Children,
+        queues: Sequence[str] = ("default",),
+        concurrency: int = 20,
+        capabilities: frozenset[str] = frozenset(),
+        grace_seconds: float = GRACE_SECONDS,
+        poll_seconds: float = POLL_SECONDS,
+        tick_seconds: float = 1.0,
+        reconcile: bool = True,
+        meters: Meters | None = None,
+        exits: bool = False,
+    ) -> None:
+        """Take the settings; entering or `run` begins.
+
+        `keeper_store` is a second, unopened store on the same database: nobody else may use it.
+        `exits`: the process ends with this worker, and with it what cannot be killed otherwise.
+        """
+        self.name = mint_worker()
+        self.meters = meters or Meters()
+        self.failed: BaseException | None = None
+        """What ended the worker, if anything but `stop` did."""
+        self._store = store
+        self._keeper_store = keeper_store
+        self._tasks = tasks
+        self._children = children
+        self._queues = tuple(queues)
+        self._concurrency = concurrency
+        self._capabilities = capabilities
+        self._grace = grace_seconds
+        self._poll = poll_seconds
+        self._tick = tick_seconds
+        self._reconciles = reconcile
+        self._exits = exits
+        self._held: dict[JobId, Held] = {}
+        self._buffer: deque[Held] = deque()
+        self._prefetch = Prefetch(concurrency)
+        self._claiming = False
+
+    async def __aenter__(self) -> Self:
+        """Begin; a database that does not answer yet is waited for."""
+        await self._open()
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._desk = Desk(self._store, self, self.meters)
+        self._attempts = Attempts(
+            self._desk,
+            self.meters,
+            concurrency=self._concurrency,
+            children=self._children,
+            jitter=jitter,
+            on_end=self._ended,
+        )
+        self._keeper = Keeper(
+            self._keeper_store,
+            lambda: list(self._held.values()),
+            self.meters,
+            on_news=lambda held: self._attempts.soon(self._news, held),
+        )
+        self._keeper.start()
+        self._begin_loops()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Stop, finish or give back what is held, and let go."""
+        self.stop()
+        await self._shut_down()
+
+    async def run(self) -> None:
+        """Work until stopped; raises what ended it otherwise."""
+        async with self:
+            await self._stopping.wait()
+        if self.failed is not None:
+            raise self.failed
+
+    def stop(self) -> None:
+        """Claim no more; what runs is finished or given back within the grace."""
+        self._stopping.set()
+        self._changed.set()
+
+    async def _open(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                await self._store.open()
+                return
+            except StoreUnavailable as error:
+                log.warning("the store does not answer yet, will try again: %s", error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    def _begin_loops(self) -> None:
+        self._writing = self._loop.create_task(self._guard(self._desk.run()))
+        self._fetching = self._loop.create_task(self._guard(self._fetch()))
+        patrol = Patrol(
+            self._store,
+            self._announcement(),
+            self._held,
+            self.meters,
+            on_news=self._news,
+            on_unproven=self._unproven,
+            may_be_ours=self._may_be_ours,
+            tick_seconds=self._tick,
+        )
+        loops: list[Coroutine[Any, Any, None]] = [
+            patrol.run(),
+            self._watch_keeper(),
+            measure_lag(
+                self.meters.lagged, self.meters.pulse("loop", limit_seconds=30), every_seconds=0.5
+            ),
+        ]
+        if self._reconciles:
+            loops.append(
+                Reconciler(
+                    self._store,
+                    self.name,
+                    jitter=jitter,
+                    tick_seconds=self._tick,
+                    on_sweep=self.meters.swept,
+                ).run()
+            )
+        self._rounds = [self._loop.create_task(self._guard(each)) for each in loops]
+
+    def _announcement(self) -> Announcement:
+        return Announcement(
+            name=self.name,
+            queues=self._queues,
+            capabilities=self._capabilities,
+            tasks=tuple(sorted(self._tasks)),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            concurrency=self._concurrency,
+        )
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let the worker end, and not run on lamely, when one of its loops dies."""
+        try:
+            await work
+        except Exception as error:
+            log.critical("a part of the worker died, it stops", exc_info=True)
+            self.failed = self.failed or error
+            self.stop()
+
+    async def _watch_keeper(self) -> None:
+        while self._keeper.failed is None:  # noqa: ASYNC110  another thread's
+            await asyncio.sleep(self._tick)
+        raise HoldfastError(f"the lease keeper died: {self._keeper.failed!r}")
+
+    # Claiming.
+
+    async def _fetch(self) -> None:
+        """Claim as much as there is room for, again and again."""
+        while not self._stopping.is_set():
+            room = self._room()
+            if room <= 0:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            asked_at = time.monotonic()
+            claimed = await self._claim(room)
+            reach("claim.answered")
+            self._take(claimed, asked_at)
+            if len(claimed) < room:
+                await self._await_work()
+
+    def _room(self) -> int:
+        """Say how many jobs to ask for now."""
+        running, waiting = len(self._attempts.running), len(self._buffer)
+        if len(self._held) - running - waiting > UNCONFIRMED_LIMIT:
+            return 0
+        free = self._concurrency - running - waiting
+        ahead = self._prefetch.allowance(self._oldest_seconds())
+        # Top up in large bites: while nobody is idle, half a buffer is enough to go on with.
+        if free <= 0 and waiting > ahead // 2:
+            return 0
+        return min(free + ahead, CLAIM_LIMIT)
+
+    def _oldest_seconds(self) -> float:
+        begun = min((held.begun_at for held in self._attempts.running if held.begun_at), default=0)
+        return time.monotonic() - begun if begun else 0.0
+
+    async def _claim(self, limit: int) -> list[Claimed]:
+        """Claim once; while it is unknown whether that worked, the same request is repeated."""
+        request = ClaimRequest(
+            request_id=mint_request(),
+            owner=self.name,
+            queues=self._queues,
+            limit=limit,
+            capabilities=self._capabilities,
+        )
+        self._claiming = True
+        pause = FIRST_PAUSE_SECONDS
+        try:
+            while True:
+                reach("claim.sending")
+                try:
+                    return await self._store.claim(request)
+                except LeaseConflictError:
+                    self.meters.conflict()
+                    return []
+                except HoldfastError as error:
+                    self.meters.store_error(error.reason_code)
+                    log.warning("claim failed, will try again: %s", error)
+                if await self._rest(pause):
+                    return []
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        finally:
+            self._claiming = False
+
+    async def _rest(self, seconds: float) -> bool:
+        """Wait a while; tells whether the worker is to stop."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        return self._stopping.is_set()
+
+    def _take(self, claimed: Sequence[Claimed], asked_at: float) -> None:
+        self.meters.claimed(len(claimed))
+        for one in claimed:
+            held = Held(one, self.name, asked_at, self._tasks.get(one.job.task))
+            self._held[one.job.id] = held
+            self._buffer.append(held)
+        self._fill()
+
+    async def _await_work(self) -> None:
+        """Wait for news of work, for the poll's time, or until the worker stops."""
+        news = self._loop.create_task(
+            self._store.wake_up(self._queues, limit_seconds=self._poll * (1 + jitter() / 4))
+        )
+        stopping = self._loop.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([news, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if news.done() and news.exception() is not None:
+                log.warning("no news from the store: %s", news.exception())
+                await self._rest(self._poll)
+        finally:
+            news.cancel()
+            stopping.cancel()
+
+    # Running.
+
+    def _fill(self) -> None:
+        """Run what waits, as far as there are free slots."""
+        attempts, buffer = self._attempts, self._buffer
+        while buffer and len(attempts.running) < self._concurrency:
+            held = buffer.popleft()
+            if held.gone:
+                continue
+            if held.record.cancel_requested is not None:
+                self._desk.post(held, c.Cancel(actor=held.actor))
+            elif self._stopping.is_set():
+                self._give_back(held)
+            else:
+                attempts.begin(held)
+        self.meters.in_flight, self.meters.prefetched = len(attempts.running), len(buffer)
+
+    def _ended(self, held: Held) -> None:
+        """Go on after an attempt: its slot is free, though its end is not written yet."""
+        if held.begun_at:
+            ran = time.monotonic() - held.begun_at
+            self._prefetch.measured(ran)
+            job = held.claimed.job
+            waited = (job.updated_at - (job.run_at or job.updated_at)) / 1e6
+            self.meters.ran(job.task, job.queue, waited, ran)
+        if held.unkillable:
+            self.meters.unkillable -= 1
+        self._fill()
+        self._changed.set()
+
+    def confirmed(self, held: Held) -> None:
+        """Take note that all of a job's commands are written (the desk's word)."""
+        if held.gone:
+            self._forget(held)
+
+    def lost(self, held: Held, why: str) -> None:
+        """Take note that a job is somebody else's, or nobody's (the desk's word)."""
+        log.warning("job %s is lost: %s", held.record.public_id, why)
+        self.meters.fenced()
+        self._forget(held)
+        if held in self._attempts.running:
+            self._attempts.stop(held, "lease_lost")
+
+    def _forget(self, held: Held) -> None:
+        held.gone = True
+        if self._held.get(held.claimed.job.id) is held:
+            del self._held[held.claimed.job.id]
+        reach("finish.acknowledged")
+        self._changed.set()
+
+    def _news(self, held: Held) -> None:
+        """React to a record that somebody else has changed."""
+        if held.gone:
+            return
+        if not held.mine:
+            # The desk settles what is posted: it may be our own end that we see.
+            if not held.commands:
+                self.lost(held, f"it is {held.record.state}, attempt {held.record.attempt}")
+        elif held.record.cancel_requested is not None:
+            self._cancel(held, hard=held.record.cancel_requested is Cancel.HARD)
+
+    def _cancel(self, held: Held, *, hard: bool) -> None:
+        if held in self._attempts.running:
+            if held.stop_reason is None or (hard and not held.killed_at):
+                task = held.task
+                grace = 0.0 if hard or task is None else task.cancel_grace_seconds
+                self._attempts.stop(held, "cancel", grace_seconds=grace)
+        elif held in self._buffer:
+            self._buffer.remove(held)
+            self._desk.post(held, c.Cancel(actor=held.actor))
+
+    def _unproven(self, held: Held) -> None:
+        """Stop an attempt whose lease may have passed; one that ended is the store's to judge."""
+        if held in self._attempts.running or held in self._buffer:
+            self.lost(held, "its lease could not be renewed in time")
+
+    def _may_be_ours(self, id: JobId) -> bool:
+        running = any(held.claimed.job.id == id for held in self._attempts.running)
+        return self._claiming or running
+
+    # Ending.
+
+    async def _shut_down(self) -> None:
+        await self._fetching
+        while self._buffer:
+            self._give_back(self._buffer.popleft())
+        await self._until(self._idle, self._grace)
+        for held in list(self._attempts.running):
+            self._attempts.stop(held, "shutdown")
+        await self._until(self._idle, KILL_LIMIT_SECONDS)
+        self._leave_behind()
+        self._desk.close()
+        await self._until(self._writing.done, FLUSH_LIMIT_SECONDS)
+        await self._let_go()
+
+    def _idle(self) -> bool:
+        return not self._attempts.running
+
+    async def _until(self, done: Callable[[], bool], limit_seconds: float) -> None:
+        """Wait until something holds, or the limit."""
+        end = time.monotonic() + limit_seconds
+        while not done() and time.monotonic() < end:
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), min(0.05, limit_seconds))
+
+    def _give_back(self, held: Held) -> None:
+        self._desk.post(held, after_shutdown(held.record, held.actor, started=False))
+
+    def _leave_behind(self) -> None:
+        """Give back what could not be killed, if the process is about to end and kill it."""
+        for held in self._attempts.running:
+            log.error("job %s runs on at the end of its worker", held.record.public_id)
+            self.failed = self.failed or HoldfastError("a handler could not be killed")
+            if self._exits and not held.gone:
+                self._desk.post(held, after_shutdown(held.record, held.actor, started=True))
+
+    async def _let_go(self) -> None:
+        if not self._writing.done():
+            self.failed = self.failed or HoldfastError(
+                f"{len(self._held)} jobs' ends could not be written: {self._desk.trouble}"
+            )
+        for task in (self._writing, *self._rounds):
+            task.cancel()
+        await asyncio.gather(self._writing, *self._rounds, return_exceptions=True)
+        await asyncio.to_thread(self._keeper.stop)
+        await self._attempts.close()
+        with suppress(HoldfastError):
+            await self._store.retire(self.name)

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import apsw
 
 from holdfast.errors import StoreBroken, StoreError
+from holdfast.points import reach
 from holdfast.stores.columns import Dictionary
 from holdfast.stores.sqlite.connections import FATAL, Patience, Place, translate
 from holdfast.stores.sqlite.news import News
@@ -192,7 +193,9 @@ class Writer:
             return set()
         try:
             turns = self._perform_all(requests)
+            reach("sqlite.committing")
             patience.spend(lambda: self._connection.execute("COMMIT"))
+            reach("sqlite.committed")
         except Exception as error:  # noqa: BLE001  as above
             with contextlib.suppress(apsw.Error):
                 self._roll_back()

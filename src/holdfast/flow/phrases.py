@@ -1,0 +1,37 @@
+"""Halves of sentences about times and numbers, for people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from holdfast.lifecycle.times import LAST_INSTANT, SECOND
+
+
+def when(instant: int, now: int) -> str:
+    """Tell a time of the store's clock, and how far from now that is."""
+    shown = datetime.fromtimestamp(min(instant, LAST_INSTANT - SECOND) // SECOND, UTC)
+    away = span(abs(instant - now))
+    return f"{shown:%Y-%m-%d %H:%M:%S}Z ({f'in {away}' if instant > now else f'{away} ago'})"
+
+
+def span(micros: int) -> str:
+    """Tell how long, in its two largest units."""
+    seconds = micros // SECOND
+    for size, unit, part, small in _UNITS:
+        if seconds >= size:
+            rest = seconds % size // part
+            return f"{seconds // size}{unit} {rest}{small}" if rest else f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+_UNITS = ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
+
+
+def colon(text: str | None) -> str:
+    """Add what was said, if anything was."""
+    return f": {text}" if text else ""
+
+
+def count(number: int, what: str) -> str:
+    """Tell how many."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

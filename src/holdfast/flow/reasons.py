@@ -1,0 +1,389 @@
+"""The reasons why a job stands where it stands: a closed set, each with its facts and a sentence.
+
+Times are the store's microseconds. `flow.why` finds the reason; nothing here reads a store.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from holdfast.flow.phrases import colon, count, when
+from holdfast.lifecycle.states import Cancel, Letter, State
+
+
+class Because(Struct, frozen=True, kw_only=True, tag_field="code"):
+    """One reason. Its code is stable, its sentence is for a person."""
+
+    @property
+    def code(self) -> str:
+        """The stable name of the reason."""
+        return str(self.__struct_config__.tag)
+
+    def say(self, now: int) -> str:
+        """Tell it in a sentence, as of the store's clock."""
+        raise NotImplementedError
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """Who did it, when, and with what words."""
+
+    by: str
+    at: int
+    cause: str | None = None
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """What an attempt failed by: an error, or (without a code) the loss of its owner."""
+
+    error_code: str | None
+    error: str | None
+    """Type and message, shortened; None if nothing was told or retention erased it."""
+    cause: str | None
+    attempt: int
+    at: int
+    by: str
+
+
+class Hold(Struct, frozen=True, kw_only=True):
+    """One hold on a job, and who put it there."""
+
+    name: str
+    put: Said | None = None
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """A worker as it was last seen."""
+
+    name: str
+    host: str
+    pid: int
+    seen_at: int
+    stopped_at: int | None
+    live: bool
+
+
+class Ended(Because, frozen=True, kw_only=True, tag="ended"):
+    """It has its outcome; nothing more happens to it."""
+
+    state: State
+    at: int
+    ended: Said | None
+    error_code: str | None
+    error: str | None
+    attempts: int
+    stage: str | None
+    kill: str | None
+    last_owner: str | None
+    letter: Letter | None
+    settled: Said | None
+    """Who redrove or discarded the dead letter last."""
+    redriven_as: str | None
+
+    def say(self, now: int) -> str:
+        """Tell the outcome, and what became of its dead letter."""
+        parts = [f"{self.state}{_said(self.ended, now)}"]
+        if self.error_code is not None:
+            stage = f" at stage {self.stage}" if self.stage else ""
+            parts.append(f"error {self.error_code}{stage}{colon(self.error)}")
+        parts.append(f"after {count(self.attempts, 'attempt')}")
+        if self.kill == "unconfirmed":
+            parts.append(f"its owner {self.last_owner} was lost, so its kill is unconfirmed")
+        if self.letter is not None:
+            made = f" as {self.redriven_as}" if self.redriven_as else ""
+            parts.append(f"its dead letter is {self.letter}{made}{_said(self.settled, now)}")
+        return "; ".join(parts)
+
+
+class NewerVersion(Because, frozen=True, kw_only=True, tag="newer_version"):
+    """A newer Holdfast wrote its state."""
+
+    def say(self, now: int) -> str:
+        """Tell what to do."""
+        return "its state was written by a newer version of Holdfast; upgrade to read it"
+
+
+class AwaitsAdmission(Because, frozen=True, kw_only=True, tag="awaits_admission"):
+    """It is accepted and not yet let into its queue."""
+
+    since: int
+
+    def say(self, now: int) -> str:
+        """Tell since when."""
+        return f"waits for admission by a scheduler, submitted {when(self.since, now)}"
+
+
+class Held(Because, frozen=True, kw_only=True, tag="held"):
+    """Somebody keeps it from being claimed."""
+
+    holds: tuple[Hold, ...]
+
+    def say(self, now: int) -> str:
+        """Tell each hold."""
+        return f"held by {', and by '.join(_hold(hold, now) for hold in self.holds)}"
+
+
+class QueuePaused(Because, frozen=True, kw_only=True, tag="queue_paused"):
+    """No job of its queue is claimed."""
+
+    queue: str
+    paused: Said
+
+    def say(self, now: int) -> str:
+        """Tell who paused it."""
+        return f"queue {self.queue!r} was paused{_said(self.paused, now)}"
+
+
+class NotDue(Because, frozen=True, kw_only=True, tag="not_due"):
+    """Its time has not come."""
+
+    until: int
+    set: Said | None
+
+    def say(self, now: int) -> str:
+        """Tell until when, and who said so."""
+        word = f", as set{_said(self.set, now)}" if self.set else ""
+        return f"not due until {when(self.until, now)}{word}"
+
+
+class Backoff(Because, frozen=True, kw_only=True, tag="backoff"):
+    """An attempt failed, and the next one waits."""
+
+    until: int
+    failure: Failure
+    failures: int
+    max_attempts: int
+
+    def say(self, now: int) -> str:
+        """Tell which failure it was."""
+        which = f"failure {self.failures} of at most {self.max_attempts}"
+        return f"backs off until {when(self.until, now)} after {which}: {tell(self.failure, now)}"
+
+
+class NoWorker(Because, frozen=True, kw_only=True, tag="no_worker"):
+    """No live worker serves its queue."""
+
+    queue: str
+    last_seen: tuple[Seen, ...]
+    """Workers that did, the most recently seen first."""
+
+    def say(self, now: int) -> str:
+        """Tell who served it last."""
+        none = f"no live worker serves queue {self.queue!r}"
+        if not self.last_seen:
+            return f"{none}, and none did in the last week"
+        return f"{none}; last seen: {', '.join(_seen(one, now) for one in self.last_seen)}"
+
+
+class NoCapableWorker(Because, frozen=True, kw_only=True, tag="no_capable_worker"):
+    """Workers serve its queue, and none has all it needs."""
+
+    queue: str
+    needs: tuple[str, ...]
+    missing: tuple[str, ...]
+    """What the worker lacks that comes closest."""
+    closest: str
+    workers: int
+
+    def say(self, now: int) -> str:
+        """Tell what is missing."""
+        serve = f"{count(self.workers, 'live worker')} of queue {self.queue!r}"
+        return (
+            f"none of {serve} has all it needs ({', '.join(self.needs)}); "
+            f"{self.closest} comes closest and lacks {', '.join(self.missing)}"
+        )
+
+
+class TaskUnknown(Because, frozen=True, kw_only=True, tag="task_unknown"):
+    """Workers could take it, and none has its task registered."""
+
+    queue: str
+    task: str
+    workers: tuple[str, ...]
+
+    def say(self, now: int) -> str:
+        """Tell which task."""
+        who = ", ".join(self.workers)
+        return f"no live worker of queue {self.queue!r} has the task {self.task!r} (asked: {who})"
+
+
+class Ready(Because, frozen=True, kw_only=True, tag="ready"):
+    """It is due and workers are there: one claims it as soon as it has room."""
+
+    since: int | None
+    workers: tuple[str, ...]
+    slots: int
+    under_way: int
+    """Jobs of its queue that are claimed or running now."""
+    others: int
+    """Other jobs of its queue that could go first: more than really do."""
+    cpus: int | None
+    memory_mb: int | None
+
+    def say(self, now: int) -> str:
+        """Tell how busy the workers are."""
+        due = "" if self.since is None else f" since {when(self.since, now)}"
+        asks = [f"{self.cpus} CPUs"] if self.cpus else []
+        asks += [f"{self.memory_mb} MB"] if self.memory_mb else []
+        needs = f"; it asks for {' and '.join(asks)}" if asks else ""
+        return (
+            f"due{due}, waits for one of {count(len(self.workers), 'live worker')} with "
+            f"{count(self.slots, 'slot')}; {self.under_way} of its queue are under way, at most "
+            f"{self.others} others could go first{needs}"
+        )
+
+
+class Claimed(Because, frozen=True, kw_only=True, tag="claimed"):
+    """A worker holds it and has not said that it started."""
+
+    worker: str
+    since: int | None
+    until: int
+    start_by: int | None
+    seen: Seen | None
+
+    def say(self, now: int) -> str:
+        """Tell who holds it until when."""
+        since = "" if self.since is None else f" since {when(self.since, now)}"
+        limit = f", must start by {when(self.start_by, now)}" if self.start_by else ""
+        lease = f"held by {self.worker}{since} until {when(self.until, now)}{limit}, not started"
+        return f"{lease}{_silent(self.seen, now)}"
+
+
+class Running(Because, frozen=True, kw_only=True, tag="running"):
+    """Its handler runs."""
+
+    worker: str
+    since: int
+    lease_until: int
+    time_out_at: int | None
+    seen: Seen | None
+
+    def say(self, now: int) -> str:
+        """Tell under whom, since when, for how long at most."""
+        runs = f"runs under {self.worker} since {when(self.since, now)}"
+        limit = ""
+        if self.time_out_at is not None:
+            passed = "passed, its owner must end it" if self.time_out_at <= now else "at"
+            limit = f"; time limit {passed} {when(self.time_out_at, now)}"
+        return f"{runs}, lease until {when(self.lease_until, now)}{limit}{_silent(self.seen, now)}"
+
+
+class CancelRequested(Because, frozen=True, kw_only=True, tag="cancel_requested"):
+    """Its owner was asked to end it and has not yet."""
+
+    mode: Cancel
+    asked: Said | None
+    worker: str
+
+    def say(self, now: int) -> str:
+        """Tell who asked."""
+        asked = f"a {self.mode} cancel was requested{_said(self.asked, now)}"
+        return f"{asked}; {self.worker} has not ended it yet"
+
+
+class Unkillable(Because, frozen=True, kw_only=True, tag="unkillable"):
+    """A kill took no effect: it runs on until it ends by itself."""
+
+    said: Said
+
+    def say(self, now: int) -> str:
+        """Tell since when."""
+        told = f"unkillable: a kill took no effect, as was said{_said(self.said, now)}"
+        return f"{told}; it ends by itself or with its worker"
+
+
+class Overdue(Because, frozen=True, kw_only=True, tag="overdue"):
+    """Something has run out, and a reconciler has not yet looked at it."""
+
+    what: str
+    """`lease`, `epoch`, `deadline`, `start_timeout`, `timer` or `signal`."""
+    since: int | None
+    not_before: int | None
+    """Until then its own host may come back for it."""
+    worker: str | None
+    seen: Seen | None
+
+    def say(self, now: int) -> str:
+        """Tell what ran out."""
+        since = "" if self.since is None else f" {when(self.since, now)}"
+        told = f"{_OVERDUE[self.what]}{since}"
+        if self.worker is not None:
+            told += f" (owner {self.worker})"
+        if self.not_before is not None and self.not_before > now:
+            told += f"; its own host may take it back until {when(self.not_before, now)}"
+        return f"{told}; waits for a reconciler{_silent(self.seen, now)}"
+
+
+_OVERDUE = {
+    "lease": "its lease passed",
+    "epoch": "it was claimed before the epoch was raised",
+    "deadline": "its deadline passed",
+    "start_timeout": "its time to start passed",
+    "timer": "its wait ran out",
+    "signal": "the signal it waits for has come",
+}
+
+
+class Waiting(Because, frozen=True, kw_only=True, tag="waiting"):
+    """It is parked on a signal, a timer, or whichever comes first."""
+
+    signal: str
+    since: int | None
+    until: int | None
+
+    def say(self, now: int) -> str:
+        """Tell what for."""
+        since = "" if self.since is None else f" since {when(self.since, now)}"
+        until = "without a limit" if self.until is None else f"until {when(self.until, now)}"
+        return f"waits for the signal {self.signal!r}{since}, {until}"
+
+
+Reason: TypeAlias = (
+    Ended
+    | NewerVersion
+    | AwaitsAdmission
+    | Held
+    | QueuePaused
+    | NotDue
+    | Backoff
+    | NoWorker
+    | NoCapableWorker
+    | TaskUnknown
+    | Ready
+    | Claimed
+    | Running
+    | CancelRequested
+    | Unkillable
+    | Overdue
+    | Waiting
+)
+
+
+def tell(failure: Failure, now: int) -> str:
+    """Tell a failure in half a sentence."""
+    attempt = f"attempt {failure.attempt}"
+    if failure.error_code is None:
+        told = f"{attempt} was lost by {failure.by}{colon(failure.cause)}"
+    else:
+        told = f"{failure.error_code} in {attempt} by {failure.by}{colon(failure.error)}"
+    return f"{told}, {when(failure.at, now)}"
+
+
+def _said(said: Said | None, now: int) -> str:
+    return "" if said is None else f" {when(said.at, now)} by {said.by}{colon(said.cause)}"
+
+
+def _hold(hold: Hold, now: int) -> str:
+    return f"{hold.name!r}, put{_said(hold.put, now)}" if hold.put else repr(hold.name)
+
+
+def _seen(worker: Seen, now: int) -> str:
+    if worker.stopped_at is not None:
+        return f"{worker.name}, ended {when(worker.stopped_at, now)}"
+    return f"{worker.name} on {worker.host}, silent since {when(worker.seen_at, now)}"
+
+
+def _silent(worker: Seen | None, now: int) -> str:
+    return "" if worker is None or worker.live else f"; its worker is gone: {_seen(worker, now)}"

@@ -1,0 +1,380 @@
+"""Why: what a job is doing, why it is not running, and who did that. Six reads at most.
+
+What nobody can act on comes last: a hold or a pause is told before a time that has not come, a
+time before the workers. All reasons that apply are told, the first is the one to look at.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.errors import NoSuchJob
+from holdfast.flow.reasons import (
+    AwaitsAdmission,
+    Backoff,
+    CancelRequested,
+    Claimed,
+    Ended,
+    Failure,
+    Held,
+    Hold,
+    NewerVersion,
+    NoCapableWorker,
+    NotDue,
+    NoWorker,
+    Overdue,
+    QueuePaused,
+    Ready,
+    Reason,
+    Running,
+    Said,
+    Seen,
+    TaskUnknown,
+    Unkillable,
+    Waiting,
+)
+from holdfast.lifecycle.job import NO_FACTS, UNKILLABLE, Job, JobId, LoggedEvent
+from holdfast.lifecycle.payload import decode_body
+from holdfast.lifecycle.states import CLAIMABLE, OWNED, EventType, Kind, State
+from holdfast.ports import Clock, Store, WorkerStatus
+
+EVENTS = 200
+"""How many of a job's newest telling events are read."""
+WORKERS = 1000
+"""How many workers are asked, the most recently seen first."""
+SHOWN = 5
+"""How many workers a reason names."""
+ERROR_LIMIT = 500
+"""Characters of an error that are told here; `events` has it whole."""
+
+_E = EventType
+ENDS = (_E.SUCCEEDED, _E.FAILED, _E.CANCELLED, _E.TIMED_OUT, _E.DENIED, _E.DEAD_LETTERED)
+SETTLED = (_E.REDRIVEN, _E.DISCARDED)
+FAILURES = (_E.RETRYING, _E.STALLED)
+DUE = (*FAILURES, _E.CREATED, _E.RESCHEDULED, _E.REQUEUED, _E.RELEASED, _E.WAIT_COMPLETED)
+"""Events that may say when a job is due."""
+OWNING = (_E.CLAIMED, _E.ADOPTED)
+TELLING = (*ENDS, *SETTLED, *DUE, *OWNING, _E.HELD, _E.WAITING, _E.CANCEL_REQUESTED, _E.PROGRESSED)
+
+
+class Why(Struct, frozen=True, kw_only=True):
+    """The answer, as of `now` on the store's clock."""
+
+    id: JobId
+    job_id: str
+    tenant: str
+    task: str
+    queue: str
+    state: State
+    attempt: int
+    now: int
+    reason: Reason
+    also: tuple[Reason, ...] = ()
+    """What would keep it even if the reason went away, or what else is known."""
+    last_failure: Failure | None = None
+
+    @property
+    def text(self) -> str:
+        """All reasons in sentences for a person."""
+        return "; also: ".join(one.say(self.now) for one in (self.reason, *self.also))
+
+
+class Look(Struct, frozen=True, kw_only=True):
+    """What was read of a job before any reason was found."""
+
+    job: Job
+    clock: Clock
+    events: list[LoggedEvent]
+    """The telling ones, newest first."""
+
+    @property
+    def now(self) -> int:
+        """The store's clock."""
+        return self.clock.now
+
+    def last(self, *types: EventType) -> LoggedEvent | None:
+        """The newest event of these types."""
+        return next((event for event in self.events if event.type in types), None)
+
+
+async def why(store: Store, id: JobId) -> Why:
+    """Say why a job stands where it stands."""
+    [job] = await store.get([id])
+    if job is None:
+        raise NoSuchJob(f"no job {id}", job_id=str(id))
+    clock = await store.clock()
+    # It may have moved on since: what came later is not this record's story.
+    latest = await store.latest_events(id, TELLING, limit=EVENTS)
+    events = [event for event in latest if event.rev <= job.rev]
+    look = Look(job=job, clock=clock, events=events)
+    first, *also = await _reasons(store, look)
+    failed = look.last(*FAILURES) if job.failures else None
+    return Why(
+        id=job.id,
+        job_id=job.public_id,
+        tenant=job.tenant,
+        task=job.task,
+        queue=job.queue,
+        state=job.state,
+        attempt=job.attempt,
+        now=clock.now,
+        reason=first,
+        also=tuple(also),
+        last_failure=None if failed is None else _failure(failed),
+    )
+
+
+async def _reasons(store: Store, look: Look) -> list[Reason]:
+    """Collect all that applies, what to look at first in front."""
+    job = look.job
+    if job.terminal:
+        return [_ended(look)]
+    if job.state is State.UNKNOWN:
+        return [NewerVersion()]
+    overdue = _deadline(look)
+    if job.state in OWNED:
+        return overdue + _owned(look, await store.workers(limit=WORKERS))
+    if job.state is State.WAITING:
+        return overdue + _waiting(look)
+    kept = await _held(store, look) + await _paused(store, look)
+    if job.state in CLAIMABLE:
+        workers = await store.workers(limit=WORKERS)
+        kept += _not_due(look) + _unserved(look, workers)
+        return overdue + kept or [await _ready(store, look, workers)]
+    return [*overdue, AwaitsAdmission(since=job.created_at), *kept, *_not_due(look)]
+
+
+def _ended(look: Look) -> Ended:
+    job, end, settled = look.job, look.last(*ENDS), look.last(*SETTLED)
+    facts = NO_FACTS if end is None else end.facts
+    redriven = look.last(_E.REDRIVEN)
+    link = None if redriven is None else redriven.facts.link
+    return Ended(
+        state=job.state,
+        at=job.finished_at or job.updated_at,
+        ended=_said(end),
+        error_code=job.error_code,
+        error=None if end is None or job.error_code is None else _error(end),
+        attempts=job.attempt,
+        stage=facts.stage,
+        kill=facts.kill,
+        last_owner=facts.last_owner,
+        letter=job.letter,
+        settled=_said(settled),
+        redriven_as=None if link is None else str(link),
+    )
+
+
+def _deadline(look: Look) -> list[Reason]:
+    return [_overdue("deadline", look.job.deadline_at)] if _past(look.job.deadline_at, look) else []
+
+
+def _overdue(what: str, since: int | None, **facts: Any) -> Overdue:
+    given: dict[str, Any] = {"not_before": None, "worker": None, "seen": None}
+    return Overdue(what=what, since=since, **given | facts)
+
+
+def _owned(look: Look, workers: list[WorkerStatus]) -> list[Reason]:
+    """Tell of a job that somebody holds: what went wrong with it first."""
+    job = look.job
+    owner = job.owner or ""
+    seen = next((_seen(one, look.now) for one in workers if one.name == owner), None)
+    found: list[Reason] = _lost(look, owner, seen) + _unkillable(look, owner) + _cancel(look, owner)
+    took = look.last(*OWNING)
+    if job.state is State.CLAIMED:
+        held = Claimed(
+            worker=owner,
+            since=None if took is None else took.at,
+            until=job.lease_expires_at or 0,
+            start_by=job.timeout_at,
+            seen=seen,
+        )
+        return [*found, held]
+    running = Running(
+        worker=owner,
+        since=job.started_at or 0,
+        lease_until=job.lease_expires_at or 0,
+        time_out_at=job.timeout_at,
+        seen=seen,
+    )
+    return [*found, running]
+
+
+def _lost(look: Look, owner: str, seen: Seen | None) -> list[Reason]:
+    job, lease = look.job, look.job.lease_expires_at or 0
+    whose = {"worker": owner, "seen": seen}
+    if (job.epoch or 1) < look.clock.epoch:
+        return [_overdue("epoch", None, **whose)]
+    if lease <= look.now:
+        waits = job.policy.on_silence == "lose"
+        return [
+            _overdue(
+                "lease",
+                lease,
+                not_before=lease + job.policy.host_recovery if waits else None,
+                **whose,
+            )
+        ]
+    if job.state is State.CLAIMED and _past(job.timeout_at, look):
+        return [_overdue("start_timeout", job.timeout_at, **whose)]
+    return []
+
+
+def _unkillable(look: Look, owner: str) -> list[Reason]:
+    said = look.last(_E.PROGRESSED)
+    if said is None or said.facts.kill != UNKILLABLE:
+        return []
+    # Of an earlier attempt, or of an owner that died: that run is over.
+    if (said.actor, said.attempt) != (owner, look.job.attempt):
+        return []
+    return [Unkillable(said=Said(by=said.actor, at=said.at, cause=said.reason))]
+
+
+def _cancel(look: Look, owner: str) -> list[Reason]:
+    mode = look.job.cancel_requested
+    if mode is None:
+        return []
+    asked = _said(look.last(_E.CANCEL_REQUESTED))
+    return [CancelRequested(mode=mode, asked=asked, worker=owner)]
+
+
+def _waiting(look: Look) -> list[Reason]:
+    job, parked = look.job, look.last(_E.WAITING)
+    signal = job.wait_for or ""
+    since = None if parked is None else parked.at
+    wait = Waiting(signal=signal, since=since, until=job.run_at)
+    if any(pending.name == signal for pending in job.signals):
+        return [_overdue("signal", None), wait]
+    return [_overdue("timer", job.run_at), wait] if _past(job.run_at, look) else [wait]
+
+
+async def _held(store: Store, look: Look) -> list[Reason]:
+    """Tell who put each hold there; the first one may have come with the submit."""
+    if not look.job.held_by:
+        return []
+    events = [*look.events, *await store.events(look.job.id, limit=1)]
+    return [Held(holds=tuple(_hold(name, events) for name in look.job.held_by))]
+
+
+def _hold(name: str, events: list[LoggedEvent]) -> Hold:
+    for event in events:
+        if event.facts.held == name:
+            return Hold(name=name, put=_said(event))
+    return Hold(name=name)
+
+
+async def _paused(store: Store, look: Look) -> list[Reason]:
+    for one in await store.queues():
+        if one.name == look.job.queue and one.paused_at is not None:
+            paused = Said(by=one.paused_by or "", at=one.paused_at, cause=one.reason)
+            return [QueuePaused(queue=one.name, paused=paused)]
+    return []
+
+
+def _not_due(look: Look) -> list[Reason]:
+    """Tell a time that has not come: by whose word, or after which failure."""
+    job = look.job
+    if job.run_at is None or _past(job.run_at, look):
+        return []
+    said = look.last(*DUE)
+    if said is not None and said.type in FAILURES:
+        return [
+            Backoff(
+                until=job.run_at,
+                failure=_failure(said),
+                failures=job.failures,
+                max_attempts=job.policy.max_attempts,
+            )
+        ]
+    return [NotDue(until=job.run_at, set=_said(said))]
+
+
+def _unserved(look: Look, workers: list[WorkerStatus]) -> list[Reason]:
+    """Tell why no worker would claim it and run it, if that is so."""
+    job = look.job
+    serving = [one for one in workers if job.queue in one.queues]
+    live = [one for one in serving if one.is_live(look.now)]
+    if not live:
+        last = tuple(_seen(one, look.now) for one in serving[:SHOWN])
+        return [NoWorker(queue=job.queue, last_seen=last)]
+    capable = [one for one in live if job.needs <= one.capabilities]
+    if not capable:
+        return [_incapable(job, live)]
+    if job.kind is Kind.FUNCTION and not any(job.task in one.tasks for one in capable):
+        names = tuple(one.name for one in capable[:SHOWN])
+        return [TaskUnknown(queue=job.queue, task=job.task, workers=names)]
+    return []
+
+
+def _incapable(job: Job, live: list[WorkerStatus]) -> NoCapableWorker:
+    closest = min(live, key=lambda one: len(job.needs - one.capabilities))
+    return NoCapableWorker(
+        queue=job.queue,
+        needs=tuple(sorted(job.needs)),
+        missing=tuple(sorted(job.needs - closest.capabilities)),
+        closest=closest.name,
+        workers=len(live),
+    )
+
+
+async def _ready(store: Store, look: Look, workers: list[WorkerStatus]) -> Ready:
+    """Tell that nothing keeps it but the work before it: how much that is, from the summaries."""
+    job = look.job
+    able = [
+        one
+        for one in workers
+        if one.is_live(look.now) and job.queue in one.queues and job.needs <= one.capabilities
+    ]
+    counts = [one for one in await store.counts() if one.queue == job.queue]
+    return Ready(
+        since=job.run_at,
+        workers=tuple(one.name for one in able),
+        slots=sum(one.concurrency for one in able),
+        under_way=sum(one.jobs for one in counts if one.state in OWNED),
+        others=max(0, sum(one.jobs for one in counts if one.state in CLAIMABLE) - 1),
+        cpus=job.cpus,
+        memory_mb=job.memory_mb,
+    )
+
+
+def _said(event: LoggedEvent | None) -> Said | None:
+    return None if event is None else Said(by=event.actor, at=event.at, cause=event.reason)
+
+
+def _failure(event: LoggedEvent) -> Failure:
+    return Failure(
+        error_code=event.facts.error_code,
+        error=_error(event),
+        cause=event.reason,
+        attempt=event.attempt,
+        at=event.at,
+        by=event.facts.last_owner or event.actor,
+    )
+
+
+def _error(event: LoggedEvent) -> str | None:
+    """Tell an error's type and message, whatever form it was written in."""
+    told = decode_body(event.body)
+    if isinstance(told, dict) and "message" in told:
+        told = f"{told['type']}: {told['message']}" if told.get("type") else told["message"]
+    if told is None:
+        return None
+    text = str(told)
+    return text if len(text) <= ERROR_LIMIT else text[: ERROR_LIMIT - 1] + "…"
+
+
+def _seen(worker: WorkerStatus, now: int) -> Seen:
+    return Seen(
+        name=worker.name,
+        host=worker.host,
+        pid=worker.pid,
+        seen_at=worker.seen_at,
+        stopped_at=worker.stopped_at,
+        live=worker.is_live(now),
+    )
+
+
+def _past(instant: int | None, look: Look) -> bool:
+    return instant is not None and instant <= look.now

@@ -1,3 +1,62 @@
 """Durable jobs for agents, commands and functions: one lifecycle, enforced by the store."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.context import Context
+    from holdfast.errors import (
+        HoldfastError,
+        JobCancelled,
+        JobDeadLettered,
+        JobDenied,
+        JobError,
+        JobFailed,
+        JobTimedOut,
+        PermanentError,
+        ResultTimeout,
+        TransientError,
+        ValidationError,
+    )
+    from holdfast.jobs import JobHandle
+    from holdfast.options import Backoff
+    from holdfast.tasks import Call, Task
+
+__all__ = [
+    "Backoff",
+    "Call",
+    "Context",
+    "Holdfast",
+    "HoldfastError",
+    "JobCancelled",
+    "JobDeadLettered",
+    "JobDenied",
+    "JobError",
+    "JobFailed",
+    "JobHandle",
+    "JobTimedOut",
+    "PermanentError",
+    "ResultTimeout",
+    "Task",
+    "TransientError",
+    "ValidationError",
+]
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Backoff": "options",
+    "Call": "tasks",
+    "Context": "context",
+    "Holdfast": "app",
+    "JobHandle": "jobs",
+    "Task": "tasks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for: the law needs no asyncio, no pydantic."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)

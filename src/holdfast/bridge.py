@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 STOP_SECONDS = 10.0
-"""How long a program that ends waits for what the bridge still does."""
+"""How long closing waits for what the bridge still does."""
 
 
 class Bridge:
@@ -51,8 +51,9 @@ class Bridge:
         with self._lock:
             if self._thread is None:
                 self._thread = _LoopThread()
-                # Also at the end of the program: what is open is closed in order.
-                weakref.finalize(self, self._thread.stop)
+                # Not at the end of the program, when no executor takes work any more: what was
+                # acknowledged is durable, and the thread ends with the process.
+                weakref.finalize(self, self._thread.stop).atexit = False
             return self._thread
 
 

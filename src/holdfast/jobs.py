@@ -20,7 +20,7 @@ from holdfast.flow import intervene
 from holdfast.flow.history import ReadEvent, history
 from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent
 from holdfast.lifecycle.payload import decode_body, encode_body
-from holdfast.lifecycle.states import TERMINAL, State
+from holdfast.lifecycle.states import EventType, State
 from holdfast.ports import Store
 from holdfast.spans import Span
 
@@ -28,8 +28,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-LOOK_BACK = 20
-"""How many of a job's last events are read at a time to find the one that ended it."""
+ENDINGS = (
+    EventType.SUCCEEDED,
+    EventType.FAILED,
+    EventType.CANCELLED,
+    EventType.TIMED_OUT,
+    EventType.DENIED,
+    EventType.DEAD_LETTERED,
+)
 _ERRORS: dict[State, type[JobError]] = {
     State.FAILED: JobFailed,
     State.CANCELLED: JobCancelled,
@@ -160,13 +166,8 @@ class JobHandle(Generic[R_co]):
     async def _last_event(self) -> LoggedEvent | None:
         """Find the event that ended it; annotations may have followed."""
         store = await self._home.store()
-        after = self.record.rev
-        while after > 0:
-            after = max(0, after - LOOK_BACK)
-            for event in await store.events(self.record.id, after=after, limit=LOOK_BACK):
-                if event.to_state in TERMINAL and event.from_state not in TERMINAL:
-                    return event
-        return None
+        found = await store.latest_events(self.record.id, ENDINGS, limit=1)
+        return found[0] if found else None
 
 
 def _job_error(record: Job, last: LoggedEvent | None) -> HoldfastError:

@@ -22,7 +22,18 @@ from holdfast.options import JobOptions, TaskOptions, Terms, job_fields, task_te
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
+
+
+class WithContext(Protocol[P, R_co]):
+    """A function whose first parameter is the context, called `ctx`: no argument of the task.
+
+    By name, so that a checker does not take any first parameter that may be anything for it.
+    """
+
+    def __call__(self, ctx: Context, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run."""
 
 
 class Mode(StrEnum):
@@ -50,7 +61,7 @@ Arguments: TypeAlias = Call | tuple[Any, ...] | Mapping[str, Any]
 class Submitter(Protocol):
     """What a task needs of the app it belongs to."""
 
-    async def submit_calls(self, calls: Sequence[Call]) -> list[JobHandle[Any]]:
+    async def submit_many(self, calls: Sequence[Call]) -> list[JobHandle[Any]]:
         """Submit calls together; answers in their order."""
 
     def run_sync(self, work: Coroutine[Any, Any, T], instead: str) -> T:
@@ -128,7 +139,7 @@ class Task(Generic[P, R]):
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Submit one job; returns once it is durable."""
-        handles = await self._home().submit_calls([self.prepare(*args, **kwargs)])
+        handles = await self._home().submit_many([self.prepare(*args, **kwargs)])
         return handles[0]
 
     async def submit_many(self, calls: Sequence[Arguments]) -> list[JobHandle[R]]:
@@ -136,7 +147,7 @@ class Task(Generic[P, R]):
 
         Each is a tuple of positional arguments, a mapping of named ones, or `task.prepare(…)`.
         """
-        return await self._home().submit_calls(self._prepared(calls))
+        return await self._home().submit_many(self._prepared(calls))
 
     def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Submit one job from a thread without a loop."""
@@ -170,7 +181,7 @@ class Task(Generic[P, R]):
                         f"not {type(call).__name__}"
                     )
         except BadData as error:
-            raise type(error)(f"call {number}: {error}", code=error.reason_code) from error
+            raise numbered(number, error) from error
 
     def _prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         body = self._shape.pack(args, kwargs)
@@ -180,6 +191,11 @@ class Task(Generic[P, R]):
         if self._submitter is None:
             raise BadTask(f"task {self.name!r} belongs to no app; register it with @app.task")
         return self._submitter
+
+
+def numbered(number: int, error: BadData) -> BadData:
+    """Tell which of many calls is bad."""
+    return type(error)(f"call {number}: {error}", code=error.reason_code)
 
 
 def _mode(fn: Callable[..., Any], terms: Terms) -> Mode:

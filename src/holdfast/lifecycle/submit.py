@@ -304,6 +304,9 @@ def content_digest(submission: Submission) -> bytes:
     }
     if "body" in asked:
         asked["body"] = bytes(submission.body)
+    if TRACEPARENT in asked.get("env", ()):
+        env = {name: text for name, text in asked.pop("env").items() if name != TRACEPARENT}
+        asked |= {"env": env} if env else {}
     if "policy" in asked:
         asked["policy"] = msgspec.Raw(policy_text(submission.policy))
     if submission.client_job_id is not None:
@@ -313,6 +316,8 @@ def content_digest(submission: Submission) -> bytes:
 
 
 _NOT_ASKED = frozenset({"id", "request_id", "trace_id"})
+TRACEPARENT = "traceparent"
+"""The key under which `env` carries the W3C trace context of whoever submits."""
 
 
 @cache

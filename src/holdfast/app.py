@@ -1,0 +1,379 @@
+"""The app: what a user's code begins with. Tasks, submits, and what can be asked of jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+from uuid import UUID
+
+from msgspec.structs import replace
+from typing_extensions import Unpack
+
+from holdfast.asking import Asker
+from holdfast.bridge import Bridge
+from holdfast.context import Context
+from holdfast.errors import BadData, HoldfastError, NoSuchJob, PartlySubmitted
+from holdfast.flow.submit import refused_submit
+from holdfast.flow.why import Why, why
+from holdfast.jobs import JobHandle
+from holdfast.lifecycle.job import Actor, Job, JobId, NewJob
+from holdfast.lifecycle.payload import check_text, decode_body
+from holdfast.lifecycle.states import KeyKind, Role, State
+from holdfast.options import TaskOptions
+from holdfast.ports import Query, QueueStatus, Store, SubmitOutcome, SubmitRefused
+from holdfast.services.session import Session
+from holdfast.spans import Span, span_seconds
+from holdfast.tasks import (
+    Call,
+    P,
+    R,
+    Task,
+    TaskSet,
+    WithContext,
+    foreign_task,
+    make_task,
+    numbered,
+)
+from holdfast.telemetry.tracing import submit_span
+from holdfast.wiring import make_store, read_address
+
+T = TypeVar("T")
+
+
+class Holdfast:
+    """Tasks and jobs over one store.
+
+    It opens by itself when it is first used, on whichever event loop that is, and closes with that
+    loop; `async with app:` opens and closes it at points of your choice.
+    """
+
+    def __init__(
+        self,
+        url: str = "holdfast.db",
+        *,
+        name: str = "app",
+        tenant: str = "default",
+        deadline_seconds: float = 30.0,
+        propagate: Callable[[], str | None] | None = None,
+        unbounded_leases: bool = False,
+        store: Callable[[], Store] | None = None,
+    ) -> None:
+        """Take the settings; nothing is opened yet.
+
+        `name` is who the ledger says submitted or cancelled. `propagate` tells the W3C traceparent
+        of whoever submits. `unbounded_leases` lets tests have leases that no worker could keep
+        renewed. `store` makes a store of your own instead of one for `url`.
+        """
+        address = read_address(url)
+        self.url = url
+        self.tasks = TaskSet()
+        self.tenant = check_text(tenant, "tenant", limit=200)
+        self.control = Actor(Role.CONTROL, check_text(name, "name", limit=200))
+        self._asker = Asker(actor=Actor(Role.GATEWAY, name), tenant=tenant, propagate=propagate)
+        self._bounded = not unbounded_leases
+        self._make_store = store or (lambda: make_store(address, deadline_seconds=deadline_seconds))
+        self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
+        self._lock = threading.Lock()
+        self._bridge = Bridge()
+
+    def __repr__(self) -> str:
+        """Tell where it keeps its jobs, without a password."""
+        return f"<Holdfast {self.url.rpartition('@')[2]}>"
+
+    # -- tasks
+
+    @overload
+    def task(self, fn: WithContext[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: WithContext[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, /, **options: Unpack[TaskOptions]) -> Registration: ...
+    def task(self, fn: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
+        """Register a function as a task: `@app.task`, or `@app.task(retries=5, timeout="5m")`."""
+        registration = Registration(self, options)
+        return registration if fn is None else registration(fn)
+
+    def register(self, fn: Callable[..., Any], options: TaskOptions) -> Task[Any, Any]:
+        """Register a function under its options."""
+        task = make_task(fn, options, bounded=self._bounded, submitter=self)
+        self.tasks.add(task)
+        return task
+
+    def named(self, name: str) -> Task[..., Any]:
+        """Give the task of a name; one that is not registered here takes named arguments."""
+        return self.tasks.get(name) or foreign_task(name, self)
+
+    # -- submitting
+
+    async def submit(self, task: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+        """Submit a job of a task that may be registered somewhere else: then by named arguments."""
+        return await self.named(task).submit(*args, **kwargs)
+
+    def submit_sync(self, task: str, /, *args: Any, **kwargs: Any) -> JobHandle[Any]:
+        """Submit a job by the name of its task, from a thread without a loop."""
+        return self.named(task).submit_sync(*args, **kwargs)
+
+    async def submit_many(self, calls: Sequence[Call]) -> list[JobHandle[Any]]:
+        """Submit calls of any tasks together: `[resize.prepare("a.png"), send.prepare("x")]`.
+
+        Answers in their order. One that is bad is named before anything is written; where one is
+        refused because of its keys, PartlySubmitted tells what became of each.
+        """
+        if not calls:
+            return []
+        session = await self._session()
+        parents = [await self._parent_id(call.parent) for call in calls]
+        with submit_span(calls[0].task.name, calls[0].task.queue) as active:
+            jobs = self._decided(calls, parents, self._asker.trace(active))
+            outcomes = await session.gathering.submit(jobs)
+        answers = [
+            self._answer(call, job, outcome)
+            for call, job, outcome in zip(calls, jobs, outcomes, strict=True)
+        ]
+        return _all_accepted(answers)
+
+    def _decided(
+        self, calls: Sequence[Call], parents: Sequence[JobId | None], trace: str | None
+    ) -> list[NewJob]:
+        jobs: list[NewJob] = []
+        for call, parent_id in zip(calls, parents, strict=True):
+            try:
+                jobs.append(self._asker.decide(call, parent_id, trace))
+            except BadData as error:
+                if len(calls) == 1:
+                    raise
+                raise numbered(len(jobs), error) from error
+        return jobs
+
+    def _answer(self, call: Call, job: NewJob, outcome: SubmitOutcome) -> Any:
+        if isinstance(outcome, SubmitRefused):
+            return refused_submit(outcome)
+        # By its id, not by the answer: one that was sent twice finds itself there.
+        created = outcome.job.id == job.record.id
+        return JobHandle(outcome.job, self, call.task.unpack_result, created=created)
+
+    async def _parent_id(self, parent: Any) -> JobId | None:
+        match parent:
+            case None:
+                return None
+            case JobHandle():
+                return parent.record.id
+            case Context():
+                return (await self.get(parent.job.id, tenant=parent.job.tenant)).record.id
+            case _:
+                return (await self.get(parent)).record.id
+
+    # -- jobs
+
+    async def get(self, job_id: str | UUID, *, tenant: str | None = None) -> JobHandle[Any]:
+        """Look a job up by its id; NoSuchJob if there is none."""
+        store = await self.store()
+        text = check_text(str(job_id), "job_id")
+        id_ = await store.look_up(tenant or self.tenant, KeyKind.JOB_ID, text)
+        record = None if id_ is None else (await store.get([id_]))[0]
+        if record is None:
+            raise NoSuchJob(f"no job {text} of tenant {tenant or self.tenant!r}", job_id=text)
+        return self._handle(record)
+
+    def get_sync(self, job_id: str | UUID, *, tenant: str | None = None) -> JobHandle[Any]:
+        """Look a job up, from a thread without a loop."""
+        return self.run_sync(self.get(job_id, tenant=tenant), "app.get(…)")
+
+    async def cancel(
+        self, job: str | UUID | JobHandle[Any], *, hard: bool = False, reason: str | None = None
+    ) -> JobHandle[Any]:
+        """Cancel a job; see `JobHandle.cancel`."""
+        handle = await self._found(job)
+        await handle.cancel(hard=hard, reason=reason)
+        return handle
+
+    async def why(self, job: str | UUID | JobHandle[Any]) -> Why:
+        """Tell why a job stands where it stands: a reason with its facts."""
+        handle = await self._found(job)
+        return await why(await self.store(), handle.record.id)
+
+    async def jobs(
+        self,
+        *,
+        state: State | str | Sequence[State | str] = (),
+        queue: str | None = None,
+        task: str | None = None,
+        parent: Any = None,
+        workflow_id: str | None = None,
+        correlation_id: str | None = None,
+        error_code: str | None = None,
+        tenant: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[JobHandle[Any]]:
+        """Go through jobs, newest first: `async for job in app.jobs(state="failed")`."""
+        store = await self.store()
+        query = Query(
+            tenant=tenant or self.tenant,
+            states=_states(state),
+            queue=queue,
+            task=task,
+            parent_id=await self._parent_id(parent),
+            workflow_id=workflow_id,
+            correlation_id=correlation_id,
+            error_code=error_code,
+        )
+        left = limit
+        while left is None or left > 0:
+            page = await store.find(replace(query, limit=min(left or 100, 100)))
+            for record in page.jobs:
+                yield self._handle(record)
+            left = None if left is None else left - len(page.jobs)
+            if page.next is None:
+                return
+            query = replace(query, before=page.next)
+
+    async def pause(self, queue: str, *, reason: str | None = None) -> QueueStatus:
+        """Let no job of a queue be claimed."""
+        store = await self.store()
+        return await store.pause(queue, actor=self.control.label, reason=reason)
+
+    async def resume(self, queue: str, *, reason: str | None = None) -> QueueStatus:
+        """Let a queue's jobs be claimed again."""
+        store = await self.store()
+        return await store.resume(queue, actor=self.control.label, reason=reason)
+
+    def _handle(self, record: Job) -> JobHandle[Any]:
+        task = self.tasks.get(record.task)
+        return JobHandle(record, self, decode_body if task is None else task.unpack_result)
+
+    async def _found(self, job: str | UUID | JobHandle[Any]) -> JobHandle[Any]:
+        return job if isinstance(job, JobHandle) else await self.get(job)
+
+    # -- running
+
+    def worker(
+        self, *, queues: Sequence[str] = ("default",), concurrency: int = 20, **settings: Any
+    ) -> Any:
+        """Make a worker of this app's tasks: `async with app.worker():`."""
+        # To be finished with the worker: it wants a store of its own and one for its keeper.
+        from holdfast.services.worker import Worker
+
+        return Worker(
+            self._make_store(),
+            self.tasks,
+            keeper_store=self._make_store(),
+            queues=queues,
+            concurrency=concurrency,
+            **settings,
+        )
+
+    # -- opening and closing
+
+    async def __aenter__(self) -> Self:
+        """Open the store on this event loop."""
+        (await self._session()).users += 1
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it, when the last block that opened it here has ended."""
+        session = self._sessions.get(asyncio.get_running_loop())
+        if session is not None:
+            session.users -= 1
+            if session.users <= 0:
+                await self.close()
+
+    async def close(self) -> None:
+        """Send what was submitted, and let go of the store; a later use opens it again."""
+        with self._lock:
+            session = self._sessions.pop(asyncio.get_running_loop(), None)
+        if session is not None:
+            await session.close()
+        await asyncio.to_thread(self._bridge.close)
+
+    def close_sync(self) -> None:
+        """Let go of what the `…_sync` methods opened; a later use opens it again."""
+        self._bridge.close()
+
+    async def store(self) -> Store:
+        """Give the open store of the running event loop."""
+        return (await self._session()).store
+
+    async def ended(self, id: JobId, timeout: Span | None) -> Job:
+        """Wait until a job has ended; ResultTimeout if that takes longer."""
+        limit = None if timeout is None else span_seconds(timeout, "timeout")
+        return await (await self._session()).watching.ended(id, limit)
+
+    def run_sync(self, work: Coroutine[Any, Any, T], instead: str) -> T:
+        """Do work for a thread without a loop, on the app's own background loop."""
+        return self._bridge.run(work, instead)
+
+    async def _session(self) -> Session:
+        """Find this loop's session, opened: a connection belongs to the loop that made it."""
+        loop = asyncio.get_running_loop()
+        session = self._sessions.get(loop) or self._new_session(loop)
+        if not session.is_open:
+            try:
+                await session.open()
+            except Exception:
+                # What could not be opened is tried anew by whoever comes next.
+                with self._lock:
+                    if self._sessions.get(loop) is session:
+                        del self._sessions[loop]
+                raise
+        return session
+
+    def _new_session(self, loop: asyncio.AbstractEventLoop) -> Session:
+        with self._lock:
+            for known in [known for known in self._sessions if known.is_closed()]:
+                del self._sessions[known]
+            return self._sessions.setdefault(loop, Session(self._make_store()))
+
+
+class Registration:
+    """`@app.task(…)` with its options, waiting for the function."""
+
+    def __init__(self, app: Holdfast, options: TaskOptions) -> None:
+        """Take the options."""
+        self._app = app
+        self._options = options
+
+    @overload
+    def __call__(self, fn: WithContext[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: WithContext[P, R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, fn: Any, /) -> Any:
+        """Register the function."""
+        return self._app.register(fn, self._options)
+
+
+def _all_accepted(answers: list[Any]) -> list[JobHandle[Any]]:
+    """Give the handles; a refusal is raised, with all answers where others were accepted."""
+    refused = {
+        number: answer for number, answer in enumerate(answers) if isinstance(answer, HoldfastError)
+    }
+    if len(answers) == 1 and refused:
+        raise refused[0]
+    if refused:
+        told = "; ".join(f"call {number}: {error}" for number, error in refused.items())
+        raise PartlySubmitted(f"{len(refused)} of {len(answers)} were refused: {told}", answers)
+    return answers
+
+
+def _states(given: State | str | Sequence[State | str]) -> tuple[State, ...]:
+    states = tuple(map(State.named, [given] if isinstance(given, str) else given))
+    if State.UNKNOWN in states:
+        raise BadData(
+            f"state must be one of {', '.join(s for s in State if s.code)}, not {given!r}"
+        )
+    return states

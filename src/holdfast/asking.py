@@ -1,0 +1,73 @@
+"""From a call to a decided job: what the task says, what the caller asks, what is inherited."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.context import TRACEPARENT, current_context
+from holdfast.identity import mint_id
+from holdfast.lifecycle.job import Actor, JobId, NewJob
+from holdfast.lifecycle.states import Link
+from holdfast.lifecycle.submit import Submission, submit
+from holdfast.tasks import Call
+from holdfast.telemetry.tracing import trace_id_of
+
+log = logging.getLogger(__name__)
+
+
+class Asker(Struct, frozen=True, kw_only=True):
+    """Who submits: in whose name, for which tenant, and as part of which trace."""
+
+    actor: Actor
+    tenant: str
+    propagate: Callable[[], str | None] | None = None
+
+    def decide(self, call: Call, parent_id: JobId | None, traceparent: str | None) -> NewJob:
+        """Decide one call; bad data raises before anything is written."""
+        task = call.task
+        wanted: dict[str, Any] = {
+            "tenant": self.tenant,
+            "queue": task.queue,
+            "priority": task.priority,
+            "needs": task.needs,
+            "policy": task.policy,
+            **call.fields,
+        }
+        if parent_id is not None:
+            wanted |= {"parent_id": parent_id, "link_kind": Link.CHILD}
+        _inherit(wanted, traceparent)
+        return submit(
+            Submission(id=mint_id(), task=task.name, body=call.body, **wanted), self.actor
+        )
+
+    def trace(self, active: str | None) -> str | None:
+        """Tell the traceparent to hand on: the hook's, the active span's, or the running job's."""
+        told = self._told()
+        if trace_id_of(told):
+            return told
+        context = current_context.get(None)
+        return active or (None if context is None else context.job.traceparent)
+
+    def _told(self) -> str | None:
+        try:
+            return None if self.propagate is None else self.propagate()
+        except Exception:
+            # A trace is no reason to lose a job.
+            log.exception("the hook that tells the trace failed")
+            return None
+
+
+def _inherit(wanted: dict[str, Any], traceparent: str | None) -> None:
+    """Carry correlation and trace on (B23); what the caller said itself stands."""
+    context = current_context.get(None)
+    if context is not None and context.job.correlation_id is not None:
+        wanted.setdefault("correlation_id", context.job.correlation_id)
+    env = wanted.get("env", {})
+    handed = env.get(TRACEPARENT, traceparent)
+    if handed is not None:
+        wanted["env"] = {**env, TRACEPARENT: handed}
+        wanted["trace_id"] = trace_id_of(handed)

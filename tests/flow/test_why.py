@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -626,6 +627,13 @@ def test_every_reason_has_a_code_of_its_own() -> None:
     assert set(kinds) == set(r.Because.__subclasses__())
     assert len(set(tags)) == len(kinds)
     assert all(tag.isidentifier() and tag.islower() for tag in tags)
+
+
+def test_the_page_about_it_names_every_reason() -> None:
+    page = (Path(__file__).parents[2] / "docs/why.md").read_text("utf-8")
+    named = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
+
+    assert sorted(named) == sorted(kind.__struct_config__.tag for kind in get_args(r.Reason))
 
 
 @pytest.mark.parametrize(

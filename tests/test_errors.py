@@ -32,6 +32,7 @@ CODES = {
     "StoreBroken": "store_broken",
     "LawBroken": "law_broken",
     "SchemaMismatch": "schema_mismatch",
+    "CannotServe": "cannot_serve",
     "BadTask": "bad_task",
     "NoSuchTask": "no_such_task",
     "PartlySubmitted": "partly_submitted",

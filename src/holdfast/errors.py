@@ -183,6 +183,12 @@ class BadAddress(HoldfastError):
     code = "bad_address"
 
 
+class CannotServe(HoldfastError):
+    """The place where metrics were to be served cannot be used, or a package for it is missing."""
+
+    code = "cannot_serve"
+
+
 class BadTask(HoldfastError):
     """A task that cannot be registered: its signature, its options or its name."""
 

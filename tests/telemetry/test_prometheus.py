@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import CannotServe
 from holdfast.flow.recover import Swept
 from holdfast.lifecycle.states import EventType, State
 from holdfast.ports import Count, Store
@@ -279,7 +279,7 @@ def test_other_paths_and_methods_are_refused(server: MetricsServer) -> None:
 def test_a_port_that_is_taken_is_told_as_such(server: MetricsServer) -> None:
     port = server.server_port
     with (
-        pytest.raises(HoldfastError, match=f"127.0.0.1:{port}"),
+        pytest.raises(CannotServe, match=f"127.0.0.1:{port}"),
         serve_metrics(Meters(), port=port),
     ):
         pytest.fail("served on a port that is taken")

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.errors import BadAddress
+from holdfast.errors import CannotServe
 from holdfast.telemetry.depths import Depths
 from holdfast.telemetry.meters import Meters
 from holdfast.telemetry.pulse import silent
@@ -108,11 +108,11 @@ def serve_metrics(
     try:
         server = MetricsServer(meters, depths, host, port)
     except ModuleNotFoundError as error:
-        raise BadAddress(
+        raise CannotServe(
             "metrics need prometheus-client: pip install 'holdfast[metrics]'"
         ) from error
     except OSError as error:
-        raise BadAddress(f"metrics cannot be served on {host}:{port}: {error}") from error
+        raise CannotServe(f"metrics cannot be served on {host}:{port}: {error}") from error
     thread = threading.Thread(
         target=server.serve_forever, args=(POLL_SECONDS,), name="holdfast-metrics", daemon=True
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -283,6 +285,35 @@ def test_a_port_that_is_taken_is_told_as_such(server: MetricsServer) -> None:
         serve_metrics(Meters(), port=port),
     ):
         pytest.fail("served on a port that is taken")
+
+
+WITHOUT_PROMETHEUS = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "prometheus_client":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+from holdfast.errors import CannotServe
+from holdfast.telemetry import Meters
+from holdfast.telemetry.serving import serve_metrics
+from holdfast.telemetry.summary import summary
+
+summary(Meters())
+try:
+    with serve_metrics(Meters(), port=0):
+        pass
+except CannotServe as error:
+    assert "holdfast[metrics]" in str(error)
+else:
+    raise AssertionError("served")
+"""
+
+
+def test_without_prometheus_client_it_is_said_what_to_install() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_PROMETHEUS], check=True, timeout=60)
 
 
 def test_an_idle_connection_does_not_hold_up_the_end(meters: Meters) -> None:

@@ -70,6 +70,10 @@ class Ended(Because, frozen=True, kw_only=True, tag="ended"):
     state: State
     at: int
     ended: Said | None
+    cancelled: Said | None
+    """Who asked for the cancel that its owner carried out."""
+    rule: str | None
+    """By which it was denied."""
     error_code: str | None
     error: str | None
     attempts: int
@@ -84,6 +88,10 @@ class Ended(Because, frozen=True, kw_only=True, tag="ended"):
     def say(self, now: int) -> str:
         """Tell the outcome, and what became of its dead letter."""
         parts = [f"{self.state}{_said(self.ended, now)}"]
+        if self.cancelled is not None:
+            parts.append(f"its cancel was requested{_said(self.cancelled, now)}")
+        if self.rule is not None:
+            parts.append(f"rule {self.rule!r}")
         if self.error_code is not None:
             stage = f" at stage {self.stage}" if self.stage else ""
             parts.append(f"error {self.error_code}{stage}{colon(self.error)}")
@@ -188,11 +196,9 @@ class NoCapableWorker(Because, frozen=True, kw_only=True, tag="no_capable_worker
 
     def say(self, now: int) -> str:
         """Tell what is missing."""
-        serve = f"{count(self.workers, 'live worker')} of queue {self.queue!r}"
-        return (
-            f"none of {serve} has all it needs ({', '.join(self.needs)}); "
-            f"{self.closest} comes closest and lacks {', '.join(self.missing)}"
-        )
+        there = f"queue {self.queue!r} has {count(self.workers, 'live worker')}"
+        lacks = f"{self.closest} comes closest and lacks {', '.join(self.missing)}"
+        return f"{there}, none with all it needs ({', '.join(self.needs)}); {lacks}"
 
 
 class TaskUnknown(Because, frozen=True, kw_only=True, tag="task_unknown"):
@@ -228,9 +234,9 @@ class Ready(Because, frozen=True, kw_only=True, tag="ready"):
         asks += [f"{self.memory_mb} MB"] if self.memory_mb else []
         needs = f"; it asks for {' and '.join(asks)}" if asks else ""
         return (
-            f"due{due}, waits for one of {count(len(self.workers), 'live worker')} with "
-            f"{count(self.slots, 'slot')}; {self.under_way} of its queue are under way, at most "
-            f"{self.others} others could go first{needs}"
+            f"due{due}; its queue has {count(len(self.workers), 'live worker')} with "
+            f"{count(self.slots, 'slot')}, {count(self.under_way, 'job')} under way and at most "
+            f"{count(self.others, 'job')} that could go first{needs}"
         )
 
 

@@ -155,6 +155,8 @@ def _ended(look: Look) -> Ended:
         state=job.state,
         at=job.finished_at or job.updated_at,
         ended=_said(end),
+        cancelled=_said(look.last(_E.CANCEL_REQUESTED)) if job.cancel_requested else None,
+        rule=facts.rule,
         error_code=job.error_code,
         error=None if end is None or job.error_code is None else _error(end),
         attempts=job.attempt,

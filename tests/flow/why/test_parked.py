@@ -1,0 +1,238 @@
+"""A job that nobody holds says what keeps it, and who did that."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.flow import reasons as r
+from holdfast.flow.why import why
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.states import Kind
+from holdfast.lifecycle.times import After
+from holdfast.ports import Store
+from holdfast.testing.acts import claim_one, do, passed, running_job
+from holdfast.testing.acts import submit_one as submit
+from holdfast.testing.factories import (
+    CONTROL,
+    HOUR,
+    RECONCILER,
+    SHORT_RUN,
+    fresh,
+    owner_of,
+)
+from tests.flow.why.acts import ask, codes, retrying, served, silence, worker
+
+
+async def test_not_due_until_its_time(store: Store) -> None:
+    job, _ = await served(store, run_at=After(HOUR))
+    answer, reason = await ask(store, job, r.NotDue)
+
+    assert reason.until == job.run_at
+    assert reason.set == r.Said(by="gateway:api", at=job.created_at)
+    assert "not due until" in answer.text
+    assert "(in 59m 59s), as set" in answer.text
+    assert answer.also == ()
+
+
+async def test_not_due_says_who_rescheduled_it(store: Store) -> None:
+    job, _ = await served(store)
+    moved = c.Reschedule(actor=CONTROL, run_at=After(HOUR), reason="after the sale")
+    job = await do(store, job, moved)
+    answer, reason = await ask(store, job, r.NotDue)
+
+    assert reason.set == r.Said(by="control:ann", at=job.updated_at, cause="after the sale")
+    assert "by control:ann: after the sale" in answer.text
+
+
+async def test_backoff_says_which_error_and_which_failure_of_how_many(store: Store) -> None:
+    job = await retrying(store)
+    answer, reason = await ask(store, job, r.Backoff)
+
+    assert (reason.until, reason.failures, reason.max_attempts) == (job.run_at, 1, 6)
+    failure = r.Failure(
+        error_code="handler_error",
+        error="ValueError: boom",
+        cause=None,
+        attempt=1,
+        at=job.updated_at,
+        by="worker-1",
+    )
+    assert reason.failure == failure == answer.last_failure
+    assert "failure 1 of at most 6: handler_error in attempt 1 by worker-1" in answer.text
+    assert ": ValueError: boom, " in answer.text
+
+
+async def test_backoff_after_lost_leases_says_whose(store: Store) -> None:
+    policy = replace(SHORT_RUN, backoff_first=HOUR, backoff_max=HOUR)
+    job = await running_job(store, policy=policy)
+    for _ in range(2):
+        now = await passed(store, job.lease_expires_at)
+        job = await do(store, job, c.Stall(actor=RECONCILER, as_of=now, reason="lease ran out"))
+        if job.failures < 2:
+            job = (await claim_one(store, job.queue, owner="worker-7")).job
+            job = await do(store, job, c.Start(actor=owner_of(job)))
+    answer, reason = await ask(store, job, r.Backoff)
+
+    assert reason.failure.error_code is None
+    assert (reason.failures, reason.failure.by) == (2, "worker-7")
+    assert "attempt 2 was lost by worker-7: lease ran out" in answer.text
+    assert codes(answer) == ["no_worker"]
+
+
+async def test_a_retry_moved_by_a_person_is_not_a_backoff(store: Store) -> None:
+    job = await retrying(store)
+    job = await do(store, job, c.Reschedule(actor=CONTROL, run_at=After(2 * HOUR)))
+    answer, reason = await ask(store, job, r.NotDue)
+
+    assert reason.set is not None
+    assert reason.set.by == "control:ann"
+    assert answer.last_failure is not None
+    assert answer.last_failure.error == "ValueError: boom"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'"boom"', "boom"),
+        (b'{"message":"boom"}', "boom"),
+        (b"[1]", "[1]"),
+        (b"null", None),
+        (None, None),
+        (b'"' + b"x" * 1000 + b'"', "x" * 499 + "…"),
+    ],
+)
+async def test_an_error_is_told_whatever_its_form(
+    store: Store, body: bytes | None, told: str | None
+) -> None:
+    job = await running_job(store)
+    retry = c.Retry(actor=owner_of(job), error_code="odd", body=body, retry_in=HOUR)
+    _, reason = await ask(store, await do(store, job, retry), r.Backoff)
+
+    assert reason.failure.error == told
+
+
+async def test_a_paused_queue_says_by_whom_when_and_why(store: Store) -> None:
+    job, _ = await served(store, run_at=After(HOUR))
+    status = await store.pause(job.queue, actor="ann", reason="migration")
+    answer, reason = await ask(store, job, r.QueuePaused)
+
+    assert reason.queue == job.queue
+    assert reason.paused == r.Said(by="ann", at=status.paused_at or 0, cause="migration")
+    assert "by ann: migration" in answer.text
+    assert codes(answer) == ["not_due"]
+    await store.resume(job.queue, actor="ann")
+    assert (await why(store, job.id)).reason.code == "not_due"
+
+
+async def test_held_says_by_what_and_who_put_it_there(store: Store) -> None:
+    job, _ = await served(store, held_by="budget")
+    job = await do(store, job, c.Hold(actor=CONTROL, hold="audit", reason="looks odd"))
+    await store.pause(job.queue, actor="ann")
+    answer, reason = await ask(store, job, r.Held)
+
+    audit, budget = reason.holds
+    assert audit.put == r.Said(by="control:ann", at=job.updated_at, cause="looks odd")
+    assert audit.name == "audit"
+    assert budget == r.Hold(name="budget", put=r.Said(by="gateway:api", at=job.created_at))
+    assert "held by 'audit', put" in answer.text
+    assert ", and by 'budget', put" in answer.text
+    assert codes(answer) == ["queue_paused"]
+
+
+async def test_a_hold_of_the_submit_is_found_behind_a_long_history(store: Store) -> None:
+    job, _ = await served(store, held_by="budget")
+    for _ in range(101):
+        job = await do(store, job, c.Hold(actor=CONTROL, hold="audit"))
+        job = await do(store, job, c.Reschedule(actor=CONTROL, run_at=After(0)))
+        job = await do(store, job, c.Unhold(actor=CONTROL, hold="audit"))
+    _, reason = await ask(store, job, r.Held)
+
+    [hold] = reason.holds
+    assert hold.put is not None
+    assert hold.put.by == "gateway:api"
+
+
+async def test_pending_admission(store: Store) -> None:
+    job = await submit(store, admitted=False, queue=fresh("queue"), held_by="upload")
+    answer, reason = await ask(store, job, r.AwaitsAdmission)
+
+    assert reason.since == job.created_at
+    assert "waits for admission" in answer.text
+    assert codes(answer) == ["held"]
+
+
+async def test_no_live_worker_says_which_were_last_seen(store: Store) -> None:
+    queue = fresh("queue")
+    silent, ended = await worker(store, queues=(queue, "x")), await worker(store, queues=(queue,))
+    await worker(store, queues=("another",))
+    await store.retire(ended)
+    await silence(store, silent)
+    job = await submit(store, queue=queue)
+    answer, reason = await ask(store, job, r.NoWorker)
+
+    assert [(one.name, one.live) for one in reason.last_seen] == [(ended, False), (silent, False)]
+    assert reason.last_seen[0].stopped_at is not None
+    assert f"no live worker serves queue '{queue}'; last seen: {ended}, ended" in answer.text
+    assert f"{silent} on here, silent since" in answer.text
+
+
+async def test_a_queue_that_nobody_ever_served_has_no_worker(store: Store) -> None:
+    job = await submit(store, queue=fresh("queue"))
+    answer, reason = await ask(store, job, r.NoWorker)
+
+    assert reason.last_seen == ()
+    assert "none did in the last week" in answer.text
+
+
+async def test_no_capable_worker_says_which_needs_are_missing(store: Store) -> None:
+    needs = frozenset({"gpu", "ffmpeg"})
+    job, _ = await served(store, needs=needs)
+    closest = await worker(store, queues=(job.queue,), capabilities=frozenset({"gpu"}))
+    dead = await worker(store, queues=(job.queue,), capabilities=needs)
+    await store.retire(dead)
+    answer, reason = await ask(store, job, r.NoCapableWorker)
+
+    assert (reason.needs, reason.missing) == (("ffmpeg", "gpu"), ("ffmpeg",))
+    assert (reason.closest, reason.workers) == (closest, 2)
+    assert "has 2 live workers, none with all it needs (ffmpeg, gpu)" in answer.text
+    assert f"{closest} comes closest and lacks ffmpeg" in answer.text
+
+
+async def test_no_live_worker_has_the_task(store: Store) -> None:
+    job, name = await served(store, task="unheard-of")
+    answer, reason = await ask(store, job, r.TaskUnknown)
+
+    assert (reason.task, reason.workers) == ("unheard-of", (name,))
+    assert f"has the task 'unheard-of' (asked: {name})" in answer.text
+
+
+async def test_a_command_needs_no_registered_task(store: Store) -> None:
+    job, _ = await served(store, task="unheard-of", kind=Kind.COMMAND)
+
+    await ask(store, job, r.Ready)
+
+
+async def test_due_with_workers_says_how_busy_they_are(store: Store) -> None:
+    job, name = await served(store, cpus=2, memory_mb=512)
+    others = [await submit(store, queue=job.queue, tenant="acme") for _ in range(2)]
+    answer, reason = await ask(store, job, r.Ready)
+
+    assert (reason.workers, reason.slots, reason.since) == ((name,), 4, job.run_at)
+    assert (reason.under_way, reason.others) == (0, len(others))
+    assert (reason.cpus, reason.memory_mb) == (2, 512)
+    busy = "its queue has 1 live worker with 4 slots, 0 jobs under way and at most 2 jobs that"
+    assert f"{busy} could go first; it asks for 2 CPUs and 512 MB" in answer.text
+    assert answer.also == ()
+    await claim_one(store, job.queue)
+    _, busier = await ask(store, others[1], r.Ready)
+    assert (busier.under_way, busier.others) == (1, 1)
+
+
+async def test_ready_after_a_failure_still_tells_the_failure(store: Store) -> None:
+    job = await retrying(store)
+    job = await do(store, job, c.Reschedule(actor=CONTROL, run_at=After(0)))
+    answer, _ = await ask(store, job, r.Ready)
+
+    assert answer.last_failure is not None
+    assert answer.last_failure.error == "ValueError: boom"

@@ -6,3 +6,7 @@ One line per name, with the reason beside it. This file is read, never run.
 version  # an argument of the command line, read by its callback
 xOpen  # called by SQLite through apsw
 _ledger_agrees  # a fixture that pytest runs by itself
+do_GET  # called by http.server, as are the next two
+handle_error
+log_message
+client_address  # its argument

@@ -9,14 +9,16 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from holdfast.errors import StoreUnavailable
 from holdfast.flow.recover import Swept
+from holdfast.lifecycle.states import EventType
 from holdfast.ports import Due, Store
 from holdfast.services.reconciler import Reconciler
+from holdfast.telemetry import Meters
 from holdfast.wiring import opened, read_address
 from tests.flow.test_recover import lost_run
 
@@ -47,14 +49,16 @@ class Troubled:
         return await self._store.due(limit=limit)
 
 
-async def run_until_written(store: Any) -> Reconciler:
+async def run_until_written(store: Any, meters: Meters | None = None) -> Reconciler:
     """Run the loop until a sweep wrote something."""
 
     def seen(report: Swept) -> None:
         if report.written:
             reconciler.stop()
 
-    reconciler = Reconciler(store, "r", jitter=lambda: 0.0, tick_seconds=0.01, on_sweep=seen)
+    reconciler = Reconciler(
+        store, "r", jitter=lambda: 0.0, tick_seconds=0.01, on_sweep=seen, meters=meters
+    )
     await asyncio.wait_for(reconciler.run(), 10)
     return reconciler
 
@@ -70,6 +74,43 @@ async def test_trouble_is_waited_out_and_told(store: Store) -> None:
     reconciler = await run_until_written(Troubled(store, 3))
     assert reconciler.health.last_error is not None
     assert reconciler.health.failures_in_a_row == 0
+
+
+@pytest.mark.req("B22")
+async def test_sweeps_and_lost_leases_are_counted(store: Store) -> None:
+    meters = Meters()
+    job = await lost_run(store)
+    await run_until_written(Troubled(store, 3), meters)
+    assert (meters.sweeps, meters.sweep_failures, meters.expiries) == (1, 3, 1)
+    assert meters.lane(job.task, job.queue).events[EventType.STALLED.code] == 1
+    assert meters.pulses["reconciler"].stopped, "it ended in order"
+
+
+class Killed(BaseException):
+    """What no loop catches."""
+
+
+class Deadly(Troubled):
+    """A store that ends whoever looks."""
+
+    async def due(self, *, limit: int = 500) -> Due:
+        """Kill."""
+        raise Killed
+
+
+async def test_a_loop_that_died_is_missed_and_one_that_was_cancelled_is_not(store: Store) -> None:
+    meters = Meters()
+    with pytest.raises(Killed):
+        await Reconciler(
+            cast(Store, Deadly(store, 0)), "r", jitter=lambda: 0.0, meters=meters
+        ).run()
+    assert not meters.pulses["reconciler"].stopped
+    looping = asyncio.create_task(Reconciler(store, "r", jitter=lambda: 0.0, meters=meters).run())
+    await asyncio.sleep(0)
+    looping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await looping
+    assert meters.pulses["reconciler"].stopped
 
 
 async def test_a_stopped_loop_ends_though_nothing_is_due(store: Store) -> None:

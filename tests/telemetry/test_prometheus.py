@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import socket
 import subprocess
@@ -31,6 +32,7 @@ from holdfast.telemetry.serving import MetricsServer, serve_metrics
 from holdfast.telemetry.summary import summary
 from holdfast.wiring import opened, read_address
 from tests.flow.test_perform import submitted
+from tests.support.waiting import wait_until
 from tests.telemetry.test_meters import HandClock
 
 B22 = {
@@ -276,6 +278,18 @@ def test_other_paths_and_methods_are_refused(server: MetricsServer) -> None:
         urllib.request.urlopen(posted, timeout=10)
     refused.value.close()
     assert refused.value.code == 501
+
+
+def test_a_scrape_that_failed_is_told_in_the_log(
+    meters: Meters, server: MetricsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    lane = meters.lane("mail", "default")
+    counts, lane.runs = lane.runs, [1]
+    with pytest.raises(http.client.RemoteDisconnected):
+        get(f"{server.url}/metrics")
+    wait_until(lambda: "a scrape failed" in caplog.text, "the log line")
+    lane.runs = counts
+    assert get(f"{server.url}/metrics")[0] == 200
 
 
 def test_a_port_that_is_taken_is_told_as_such(server: MetricsServer) -> None:

@@ -16,12 +16,15 @@ from holdfast.flow.recover import Swept, sweep
 from holdfast.lifecycle.job import Actor
 from holdfast.lifecycle.states import Role
 from holdfast.ports import Store
+from holdfast.telemetry import Meters
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 """How long a sweep that found nothing waits for the next; a lost job is found within that."""
 LONGEST_PAUSE_SECONDS = 15.0
+PULSE_SECONDS = 60.0
+"""How long it may show no life: its longest pause, and a store that takes long to say no."""
 FOLD_EVERY = 30
 """Sweeps between two foldings of the summaries."""
 
@@ -46,6 +49,7 @@ class Reconciler:
         jitter: Callable[[], float],
         tick_seconds: float = TICK_SECONDS,
         on_sweep: Callable[[Swept], None] | None = None,
+        meters: Meters | None = None,
     ) -> None:
         """Take the store; `run` begins."""
         self.health = Health()
@@ -54,6 +58,7 @@ class Reconciler:
         self._jitter = jitter
         self._tick = tick_seconds
         self._on_sweep = on_sweep
+        self._meters = meters or Meters()
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -62,8 +67,15 @@ class Reconciler:
 
     async def run(self) -> None:
         """Sweep until stopped. Trouble is told, waited out and tried again, never the end."""
-        while not self._stopping.is_set():
-            await self._pause(await self._turn())
+        pulse = self._meters.pulse("reconciler", limit_seconds=PULSE_SECONDS + 5 * self._tick)
+        try:
+            while not self._stopping.is_set():
+                await self._pause(await self._turn())
+        except asyncio.CancelledError:
+            pulse.stop()
+            raise
+        # Not in a `finally`: one that died of anything else is to be missed.
+        pulse.stop()
 
     async def _turn(self) -> float:
         """Sweep once; tells how long to rest."""
@@ -87,11 +99,13 @@ class Reconciler:
             log.error("job %s could not be swept: %s", id_, problem)
         if self.health.sweeps % FOLD_EVERY == 0:
             await self._store.fold_counts()
+        self._meters.swept(report)
         if self._on_sweep is not None:
             self._on_sweep(report)
         return report
 
     def _trouble(self, error: Exception) -> float:
+        self._meters.sweep_failed()
         self.health.failures_in_a_row += 1
         self.health.last_error = str(error)
         log.warning("sweep failed %s times: %s", self.health.failures_in_a_row, error)

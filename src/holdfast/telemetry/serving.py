@@ -7,7 +7,9 @@ when that loop is blocked.
 from __future__ import annotations
 
 import json
+import logging
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,8 @@ from holdfast.errors import CannotServe
 from holdfast.telemetry.depths import Depths
 from holdfast.telemetry.meters import Meters
 from holdfast.telemetry.pulse import silent
+
+log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 5.0
 """How long a client may take over its request."""
@@ -68,7 +72,9 @@ class MetricsServer(ThreadingHTTPServer):
         return 503 if dead else 200, "application/json", json.dumps(answer).encode() + b"\n"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a client that went away is no news, and stderr may be the log."""
+        """Log what went wrong; a client that went away is no news."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            log.exception("a scrape failed")
 
 
 class _Handler(BaseHTTPRequestHandler):

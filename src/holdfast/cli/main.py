@@ -7,12 +7,17 @@ import typer
 from rich.console import Console
 
 from holdfast import __version__
-from holdfast.cli import ledger, services
+from holdfast.cli import dead_letters, jobs, ledger, queues, services, why, workers
 
 # A command module offers `register(app)`, which adds what it has; nothing joins in another way.
 REGISTRATIONS: tuple[Callable[[typer.Typer], None], ...] = (
     ledger.register,
     services.register,
+    jobs.register,
+    queues.register,
+    dead_letters.register,
+    why.register,
+    workers.register,
 )
 
 app = typer.Typer(

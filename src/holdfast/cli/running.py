@@ -20,6 +20,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from holdfast.cli.showing import plain, say
 from holdfast.errors import BadAddress, BadData, HoldfastError, NoSuchStore, Refused, StoreError
 from holdfast.ports import Store
 from holdfast.wiring import Address, opened, read_address
@@ -56,7 +57,8 @@ def run(work: Awaitable[R]) -> R:
         return asyncio.run(main())
     except HoldfastError as error:
         err.print(f"[bold red]error[/] {error.reason_code}: ", end="")
-        err.print(str(error), markup=False)
+        # A message names jobs and queues, and those are named by anybody.
+        say(err, plain(error))
         raise typer.Exit(exit_code(error)) from error
 
 

@@ -1,0 +1,117 @@
+"""What tests of the API do: a store that counts or fails, and a worker's part played by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast import Context, Holdfast, JobHandle
+from holdfast.context import JobFacts
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.job import Draft, NewJob
+from holdfast.lifecycle.payload import Body
+from holdfast.lifecycle.states import State
+from holdfast.ports import Claimed, Store, SubmitOutcome
+from holdfast.testing.acts import WAYS_OUT, claim_one, do
+from holdfast.testing.factories import CONTROL, owner_of
+from holdfast.wiring import make_store, read_address
+
+Sending = Callable[[Sequence[NewJob]], Any]
+
+
+class Watched:
+    """A store whose submits are counted; `before` and `after` may hold one up, or fail it."""
+
+    def __init__(self, store: Store) -> None:
+        """Let everything through."""
+        self._store = store
+        self.batches: list[int] = []
+        self.looks: list[int] = []
+        self.opening: Callable[[], Any] | None = None
+        self.before: Callable[[Sequence[NewJob]], Any] | None = None
+        self.after: Callable[[Sequence[NewJob]], Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the store's."""
+        return getattr(self._store, name)
+
+    async def open(self) -> None:
+        """Open, or do as told."""
+        await (self._store.open if self.opening is None else self.opening)()
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
+        """Count, and do as told."""
+        self.batches.append(len(jobs))
+        if self.before is not None:
+            await self.before(jobs)
+        outcomes = await self._store.submit(jobs)
+        if self.after is not None:
+            await self.after(jobs)
+        return outcomes
+
+    async def get(self, ids: Sequence[Any]) -> Any:
+        """Count."""
+        self.looks.append(len(ids))
+        return await self._store.get(ids)
+
+
+def watched_app(url: str, **settings: Any) -> tuple[Holdfast, Watched]:
+    """Make an app whose store is watched."""
+    watched = Watched(make_store(read_address(url)))
+    store: Any = watched
+    return Holdfast(url, store=lambda: store, **settings), watched
+
+
+class Gate:
+    """Holds the first submit up until it is opened, and tells that it came."""
+
+    def __init__(self) -> None:
+        """Begin closed."""
+        self.reached = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    async def __call__(self, jobs: Sequence[NewJob]) -> None:
+        """Wait."""
+        self.reached.set()
+        await self.opened.wait()
+
+
+async def taken(app: Holdfast, job: JobHandle[Any]) -> Claimed:
+    """Claim a job as a worker would."""
+    claimed = await claim_one(await app.store(), job.record.queue, capabilities=job.record.needs)
+    assert claimed.job.id == job.record.id
+    return claimed
+
+
+async def end(
+    app: Holdfast,
+    job: JobHandle[Any],
+    state: State,
+    command: Callable[[Draft], c.Command] | None = None,
+) -> None:
+    """Lead a job through a worker's hands to its end."""
+    store = await app.store()
+    record = (await taken(app, job)).job
+    running = await do(store, record, c.Start(actor=owner_of(record)))
+    if state is State.CANCELLED:
+        running = await do(store, running, c.RequestCancel(actor=CONTROL, reason="enough"))
+    await do(store, running, (command or WAYS_OUT[state])(running))
+
+
+class NoLink:
+    """A context's link to a worker that is not there."""
+
+    def progress(self, body: Body) -> None:
+        """Nobody listens."""
+
+    def heartbeat(self) -> None:
+        """Nobody listens."""
+
+
+def context(**facts: Any) -> Context:
+    """Show a handler's context."""
+    given: dict[str, Any] = {
+        "id": "parent", "task": "t", "queue": "default", "tenant": "default", "created_at": 0,
+    }  # fmt: skip
+    return Context(JobFacts(**given | facts), NoLink(), attempt=1)

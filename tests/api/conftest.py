@@ -1,0 +1,38 @@
+"""Apps on either engine; every job is verified afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.flow.verify import Problem, verify
+from holdfast.stores.postgres.migrate import migrate
+from tests.support.postgres import PostgresCluster
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_cluster: PostgresCluster) -> str:
+    """A migrated, empty database: copying it is quicker than migrating another."""
+    return postgres_cluster.make_template("api", lambda url: asyncio.run(migrate(url)))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, sqlite_path: Path) -> str:
+    """Where a store of either engine is."""
+    if request.param == "sqlite":
+        return str(sqlite_path)
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+async def app(url: str) -> AsyncIterator[Holdfast]:
+    """An open app."""
+    async with Holdfast(url) as opened:
+        yield opened
+        problems: list[Problem] = []
+        await verify(await opened.store(), on_problem=problems.append)
+        assert problems == []

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import BadData, NoSuchJob, Refused, RequestIdReused, StoreUnavailable
-from holdfast.flow import redrive as redriving
-from holdfast.flow.letters import LetterFilter, show
-from holdfast.flow.perform import perform
-from holdfast.flow.redrive import Wish, discard, discard_all, redrive, redrive_all
+from holdfast.flow.letters import show
+from holdfast.flow.redrive import Wish, discard, redrive
 from holdfast.identity import mint_id
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Actor, Change, Job, JobId
@@ -20,8 +18,8 @@ from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import KeyKind, Letter, Link, Priority, Role, State
 from holdfast.lifecycle.times import SECOND, After
 from holdfast.ports import Outcome, Query, Store
-from holdfast.testing.acts import all_jobs, claim_one, do, job_in, running_job, stored
-from holdfast.testing.factories import CONTROL, HOUR, JANITOR, SCHEDULER, owner_of, worker
+from holdfast.testing.acts import claim_one, do, job_in, running_job, stored
+from holdfast.testing.factories import CONTROL, HOUR, JANITOR, SCHEDULER, owner_of
 from tests.flow.test_letters import dead
 from tests.flow.test_perform import Interrupting
 
@@ -304,101 +302,3 @@ async def test_a_discarded_letter_is_redriven_only_again_and_a_redriven_one_not_
         await discard(store, job.id, CONTROL)
     assert caught.value.reason_code == "letter_redriven"
     assert (await show(store, job.id)).redriven_as == new.id
-
-
-async def test_letters_are_redriven_in_bulk_by_filter(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redriving, "BATCH", 2)
-    wanted = [await dead(store, queue="post") for _ in range(5)]
-    other = await dead(store, queue="bank")
-    told: list[int] = []
-    report = await redrive_all(
-        store, LetterFilter(queue="post"), CONTROL, wish=Wish(queue="slow"), progress=told.append
-    )
-
-    assert (report.seen, report.done, report.failures) == (5, 5, 0)
-    assert told == [2, 4, 5]
-    for job in wanted:
-        [new] = await made_of(store, job)
-        assert (await stored(store, new)).queue == "slow"
-    assert (await stored(store, other.id)).letter is Letter.OPEN
-
-
-async def test_letters_are_discarded_in_bulk_up_to_a_limit(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redriving, "BATCH", 2)
-    jobs = [await dead(store) for _ in range(5)]
-    report = await discard_all(store, LetterFilter(), CONTROL, limit=3, reason="known")
-
-    assert (report.seen, report.done) == (3, 3)
-    letters = [(await stored(store, job.id)).letter for job in jobs]
-    assert letters == [Letter.OPEN] * 2 + [Letter.DISCARDED] * 3
-
-
-async def test_one_poison_letter_does_not_stop_the_others(store: Store) -> None:
-    jobs = [await dead(store) for _ in range(4)]
-    poison = await cleaned(store, jobs[1])
-    report = await redrive_all(store, LetterFilter(), CONTROL)
-
-    assert (report.seen, report.done, report.failures) == (4, 3, 1)
-    assert "is erased" in report.failed[poison.id]
-    assert [len(await made_of(store, job)) for job in jobs] == [1, 0, 1, 1]
-
-
-async def test_two_bulk_runs_at_once_redrive_each_letter_once(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redriving, "BATCH", 5)
-    jobs = [await dead(store) for _ in range(20)]
-    runs = await asyncio.gather(
-        *(redrive_all(store, LetterFilter(), actor) for actor in (CONTROL, OTHER, CONTROL))
-    )
-
-    assert sum(run.done for run in runs) == 20
-    assert [len(await made_of(store, job)) for job in jobs] == [1] * 20
-    assert len(await all_jobs(store)) == 40
-
-
-async def test_a_letter_that_changes_meanwhile_is_decided_anew(store: Store) -> None:
-    job, settled = await dead(store), await dead(store)
-
-    async def between() -> None:
-        await perform(store, job.id, c.LateResult(actor=worker("late"), state="SUCCEEDED"))
-        await discard(store, settled.id, OTHER)
-
-    racing: Any = Interrupting(store, between, 1)
-    report = await redrive_all(racing, LetterFilter(), CONTROL)
-    assert (report.done, report.skipped, report.failures) == (1, 1, 0)
-    assert len(await made_of(store, job)) == 1
-    assert await made_of(store, settled) == []
-
-
-async def test_a_letter_that_never_stands_still_is_given_up_alone(store: Store) -> None:
-    restless, calm = await dead(store), await dead(store)
-    names = iter(range(100))
-
-    async def between() -> None:
-        late = c.LateResult(actor=worker(f"late-{next(names)}"), state="SUCCEEDED")
-        await perform(store, restless.id, late)
-
-    racing: Any = Interrupting(store, between, 99)
-    report = await discard_all(racing, LetterFilter(), CONTROL)
-    assert (report.done, report.failures) == (1, 1)
-    assert "changed 5 times" in report.failed[restless.id]
-    assert (await stored(store, calm.id)).letter is Letter.DISCARDED
-
-
-async def test_a_bulk_run_cut_short_is_finished_by_another(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redriving, "BATCH", 2)
-    jobs = [await dead(store) for _ in range(5)]
-    losing: Any = LosingReplies(store)
-    with pytest.raises(StoreUnavailable):
-        await redrive_all(losing, LetterFilter(), CONTROL)
-    report = await redrive_all(store, LetterFilter(), CONTROL)
-
-    assert report.done == 3
-    assert [len(await made_of(store, job)) for job in jobs] == [1] * 5

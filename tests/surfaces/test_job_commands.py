@@ -1,0 +1,203 @@
+"""`holdfast ls`, `show`, `cancel` and `queues`, as a person and as a script use them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS, REFUSED
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.job import Actor, Job
+from holdfast.lifecycle.payload import encode_body
+from holdfast.lifecycle.states import Cancel, Role, State
+from holdfast.ports import Store
+from holdfast.testing.acts import claim, claim_one, do, job_in, running_job, stored, submit_one
+from holdfast.testing.factories import owner_of
+from tests.surfaces.commands import HOSTILE, answered, assert_harmless, dead, on, run
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    """Where a new SQLite file may be."""
+    return str(tmp_path / "jobs.db")
+
+
+async def _some(store: Store) -> None:
+    await submit_one(store, queue="post", task="mail", job_id="waits", workflow_id="flow-1")
+    await running_job(store, queue="work", task="print", job_id="runs", tenant="acme")
+    await dead(store, queue="bank", task="mail", job_id="died", correlation_id="order-7")
+
+
+def listed(place: str, *words: str) -> list[str]:
+    page = answered(place, "ls", *words)
+    return [job["job_id"] for job in page["jobs"]]
+
+
+def test_jobs_are_listed_newest_first(place: str) -> None:
+    on(place, _some)
+    outcome = run(place, "ls")
+    assert outcome.exit_code == 0, outcome.output
+    title, *lines = outcome.stdout.splitlines()
+    assert title.split()[:2] == ["JOB", "STATE"]
+    assert [line.split()[:3] for line in lines] == [
+        ["died", "dead_lettered", "mail"],
+        ["runs", "running", "print"],
+        ["waits", "queued", "mail"],
+    ]
+
+
+def test_jobs_are_narrowed_by_every_filter(place: str) -> None:
+    on(place, _some)
+    assert listed(place, "--state", "queued", "--state", "running") == ["runs", "waits"]
+    assert listed(place, "--queue", "post") == ["waits"]
+    assert listed(place, "--task", "mail") == ["died", "waits"]
+    assert listed(place, "--tenant", "acme") == ["runs"]
+    assert listed(place, "--error", "timeout") == ["died"]
+    assert listed(place, "--workflow", "flow-1") == ["waits"]
+    assert listed(place, "--correlation", "order-7") == ["died"]
+    assert listed(place, "--since", "1h30m") == ["died", "runs", "waits"]
+    assert run(place, "ls", "--until", "1h").stdout == "no such jobs\n"
+
+
+def test_a_page_of_jobs_says_how_to_go_on(place: str) -> None:
+    on(place, _some)
+    outcome = run(place, "ls", "--limit", "2")
+    assert outcome.stderr.startswith("more: --before ")
+    assert listed(place, "--before", outcome.stderr.split()[-1]) == ["waits"]
+
+
+@pytest.mark.parametrize(
+    "line", ["ls --state lost", "ls --since soon", "ls --before 7", "ls --limit 1001", "ls --task="]
+)
+def test_a_bad_line_is_refused(place: str, line: str) -> None:
+    on(place, _some)
+    assert run(place, *line.split()).exit_code == BAD_INPUT
+
+
+async def _lived(store: Store) -> Job:
+    """Two attempts: the first failed and was tried again, the second was lost to a host."""
+    body = b'{"type":"ValueError","message":"no","traceback":"Traceback\\nValueError: no"}'
+    job = await running_job(store, queue="q", owner="worker-1", job_id="lived", trace_id="t-9")
+    retry = c.Retry(actor=owner_of(job), error_code="unknown", body=body, retry_in=0)
+    await do(store, job, retry)
+    job = (await claim_one(store, "q", owner="worker-2")).job
+    job = await do(store, job, c.Start(actor=owner_of(job)))
+    for _ in range(3):
+        job = await do(store, job, c.Heartbeat(actor=owner_of(job)))
+    return await do(store, job, c.Adopt(actor=Actor(Role.HOST, "worker-3")))
+
+
+def test_a_job_is_shown_with_attempts_events_and_error(place: str) -> None:
+    on(place, _lived)
+    outcome = run(place, "show", "lived")
+    assert outcome.exit_code == 0, outcome.output
+    facts, tries, events, error = outcome.stdout.strip().split("\n\n")
+    assert "state          running" in facts
+    assert "owner          worker-3" in facts
+    assert "tries          1 of 6 failed" in facts
+    assert [line.split()[:2] for line in tries.splitlines()[1:]] == [
+        ["1", "worker-1"],
+        ["2", "worker-3"],
+    ]
+    assert tries.splitlines()[1].endswith("job_retrying  ValueError: no")
+    assert [line.split()[3] for line in events.splitlines()[1:-1]] == [
+        "job_created", "job_claimed", "job_started", "job_retrying", "job_claimed", "job_started",
+        "job_adopted",
+    ]  # fmt: skip
+    assert events.endswith("(3 more: heartbeats, and what --events leaves out)")
+    assert error == "job_retrying: ValueError: no\n  Traceback\n  ValueError: no"
+
+
+def test_a_job_answers_a_script_with_its_last_events(place: str) -> None:
+    on(place, _lived)
+    answer = answered(place, "show", "lived", "--events", "2")
+    assert [event["type"] for event in answer["events"]] == ["job_started", "job_adopted"]
+    assert [one["owner"] for one in answer["attempts"]] == ["worker-1", "worker-3"]
+    assert (answer["job"]["state"], answer["job"]["job_id"]) == ("running", "lived")
+    assert answered(place, "show", "lived", "--events", "0")["events"] == []
+
+
+def test_a_job_is_found_by_its_internal_id_in_its_tenant_alone(place: str) -> None:
+    job = on(place, lambda store: submit_one(store, tenant="acme"))
+    assert run(place, "show", str(job.id), "--tenant", "acme").exit_code == 0
+    missing = run(place, "show", str(job.id))
+    assert (missing.exit_code, "no_such_job" in missing.output) == (FOUND_PROBLEMS, True)
+
+
+@pytest.mark.req("A18")
+def test_a_job_that_nobody_holds_is_cancelled_at_once(place: str) -> None:
+    job = on(place, lambda store: submit_one(store, job_id="waits"))
+    outcome = run(place, "cancel", "waits", "--reason", "not needed")
+    assert (outcome.exit_code, outcome.stdout) == (0, "job waits is cancelled\n")
+    assert run(place, "cancel", "waits").exit_code == 0
+    events = on(place, lambda store: store.events(job.id))
+    assert (len(events), events[-1].reason) == (2, "not needed")
+
+
+@pytest.mark.req("A18")
+def test_the_owner_of_a_running_job_is_asked_softly_or_hard(place: str) -> None:
+    job = on(place, lambda store: running_job(store, job_id="runs"))
+    outcome = run(place, "cancel", "runs")
+    assert outcome.stdout == "worker-1 is asked to end job runs (soft)\n"
+    answer = answered(place, "cancel", "runs", "--hard")
+    assert answer == {"job": str(job.id), "state": "running", "cancel_requested": "hard"}
+    assert on(place, lambda store: stored(store, job.id)).cancel_requested is Cancel.HARD
+
+
+def test_a_cancel_that_came_too_late_is_told(place: str) -> None:
+    on(place, lambda store: job_in(store, State.SUCCEEDED, job_id="done"))
+    outcome = run(place, "cancel", "done")
+    assert outcome.exit_code == REFUSED
+    assert outcome.stderr == "job done had ended before: succeeded\n"
+    assert answered(place, "cancel", "done", code=REFUSED)["state"] == "succeeded"
+
+
+def test_queues_are_listed_with_their_depth_by_state(place: str) -> None:
+    on(place, _some)
+    title, *lines = run(place, "queues", "list").stdout.splitlines()
+    assert title.split() == ["QUEUE", "QUEUED", "RUNNING", "DEAD_LETTERED", "PAUSED"]
+    assert [line.split() for line in lines] == [
+        ["bank", "0", "0", "1", "–"],
+        ["post", "1", "0", "0", "–"],
+        ["work", "0", "1", "0", "–"],
+    ]
+    answer = answered(place, "queues", "list", "--tenant", "acme")
+    assert answer == {"queues": [{"queue": "work", "jobs": {"running": 1}, "paused": False}]}
+
+
+def test_an_empty_store_has_no_queues(place: str) -> None:
+    run(place, "migrate")
+    assert run(place, "queues", "list").stdout == "no queues yet\n"
+
+
+def test_a_queue_is_paused_and_resumed_with_who_and_why(place: str) -> None:
+    on(place, _some)
+    outcome = run(place, "queues", "pause", "post", "--reason", "mail is down")
+    assert (outcome.exit_code, outcome.stdout) == (0, "queue post is paused\n")
+    assert run(place, "queues", "pause", "post").exit_code == 0
+    assert on(place, lambda store: claim(store, "post")) == []
+    [_, post, _] = answered(place, "queues", "list")["queues"]
+    assert (post["paused"], post["reason"]) == (True, "mail is down")
+    assert post["paused_by"].startswith("control:")
+    assert "mail is down" in run(place, "queues", "list").stdout
+
+    assert answered(place, "queues", "resume", "post") == {"queue": "post", "paused": False}
+    events = on(place, lambda store: store.queue_events("post"))
+    assert [event.type for event in events] == ["paused", "resumed"]
+
+
+def test_hostile_text_cannot_speak_to_the_terminal(place: str) -> None:
+    async def hostile(store: Store) -> None:
+        names = dict.fromkeys(("task", "queue", "job_id", "correlation_id", "trace_id"), HOSTILE)
+        job = await running_job(store, owner=HOSTILE, **names)
+        body = encode_body(dict.fromkeys(("type", "message", "traceback"), HOSTILE))
+        end = c.Fail(actor=owner_of(job), error_code=HOSTILE, body=body, reason=HOSTILE)
+        await do(store, job, end)
+
+    on(place, hostile)
+    run(place, "queues", "pause", HOSTILE, "--reason", HOSTILE)
+    for words in (["ls"], ["show", HOSTILE], ["cancel", HOSTILE], ["queues", "list"],
+                  ["queues", "resume", HOSTILE], ["show", HOSTILE, "--tenant", HOSTILE],
+                  ["ls", "--json"], ["show", HOSTILE, "--json"]):  # fmt: skip
+        assert_harmless(run(place, *words).output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -300,3 +301,10 @@ async def test_pages_follow_each_other_whatever_is_settled_in_between(store: Sto
     pages = [[one.id for one in page.letters] for page in (first, second, third)]
     assert pages == [newest_first[:2], newest_first[2:4], newest_first[4:]]
     assert third.next is None
+
+
+@pytest.mark.req("B14", "B16")
+def test_the_page_about_dead_letters_has_a_line_for_every_reason_and_stage() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "dead-letters.md").read_text("utf-8")
+    lines = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
+    assert lines == REASONS | STAGES

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 from uuid import UUID
@@ -15,16 +16,18 @@ from typing_extensions import Unpack
 from holdfast.asking import Asker
 from holdfast.bridge import Bridge
 from holdfast.context import Context
-from holdfast.errors import BadData, HoldfastError, NoSuchJob, PartlySubmitted
+from holdfast.errors import BadData, BadTask, HoldfastError, NoSuchJob, PartlySubmitted
 from holdfast.flow.submit import refused_submit
 from holdfast.flow.why import Why, why
 from holdfast.jobs import JobHandle
 from holdfast.lifecycle.job import Actor, Job, JobId, NewJob
-from holdfast.lifecycle.payload import check_text, decode_body
+from holdfast.lifecycle.payload import check_number, check_text, decode_body
 from holdfast.lifecycle.states import KeyKind, Role, State
 from holdfast.options import TaskOptions
 from holdfast.ports import Query, QueueStatus, Store, SubmitOutcome, SubmitRefused
+from holdfast.runners.lazily import LazyProcesses
 from holdfast.services.session import Session
+from holdfast.services.worker import Worker
 from holdfast.spans import Span, span_seconds
 from holdfast.tasks import (
     Call,
@@ -37,6 +40,7 @@ from holdfast.tasks import (
     make_task,
     numbered,
 )
+from holdfast.telemetry import Meters
 from holdfast.telemetry.tracing import submit_span
 from holdfast.wiring import make_store, read_address
 
@@ -74,6 +78,7 @@ class Holdfast:
         self.control = Actor(Role.CONTROL, check_text(name, "name", limit=200))
         self._asker = Asker(actor=Actor(Role.GATEWAY, name), tenant=tenant, propagate=propagate)
         self._bounded = not unbounded_leases
+        self._deadline = deadline_seconds
         self._make_store = store or (lambda: make_store(address, deadline_seconds=deadline_seconds))
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
         self._lock = threading.Lock()
@@ -254,20 +259,59 @@ class Holdfast:
     # -- running
 
     def worker(
-        self, *, queues: Sequence[str] = ("default",), concurrency: int = 20, **settings: Any
-    ) -> Any:
-        """Make a worker of this app's tasks: `async with app.worker():`."""
-        # To be finished with the worker: it wants a store of its own and one for its keeper.
-        from holdfast.services.worker import Worker
+        self,
+        *,
+        queues: Sequence[str] = ("default",),
+        concurrency: int = 20,
+        capabilities: Iterable[str] = (),
+        grace: Span = "30s",
+        poll: Span = "500ms",
+        tick: Span = "1s",
+        reconcile: bool = True,
+        meters: Meters | None = None,
+        exits: bool = False,
+    ) -> Worker:
+        """Make a worker of this app's tasks: `async with app.worker():`, or `await ….run()`.
 
+        `grace` is what running jobs get when it stops. It looks for work every `poll` even without
+        a hint, and every `tick` for cancels, lost leases and timers. `exits`: the process ends
+        with it, and so may what cannot be killed otherwise.
+        """
         return Worker(
             self._make_store(),
             self.tasks,
             keeper_store=self._make_store(),
-            queues=queues,
-            concurrency=concurrency,
-            **settings,
+            children=LazyProcesses(lambda: self.reference, concurrency),
+            queues=[check_text(queue, "queue", limit=200) for queue in queues],
+            concurrency=check_number(concurrency, "concurrency", high=10_000),
+            capabilities=frozenset(capabilities),
+            grace_seconds=span_seconds(grace, "grace"),
+            poll_seconds=span_seconds(poll, "poll"),
+            tick_seconds=span_seconds(tick, "tick"),
+            reconcile=reconcile,
+            meters=meters,
+            exits=exits,
         )
+
+    @property
+    def reference(self) -> str:
+        """Where other processes find this app: `module:attribute`."""
+        for module in {task.fn.__module__ for task in self.tasks.values()}:
+            for attribute, value in vars(sys.modules[module]).items():
+                if value is self:
+                    return f"{module}:{attribute}"
+        raise BadTask(
+            "a handler in a process of its own needs its app at the top of the module "
+            "that defines its task"
+        )
+
+    def use(self, url: str) -> None:
+        """Work on another store than the one it was made with; before anything is opened."""
+        if self._sessions:
+            raise HoldfastError(f"the app is open on {self.url}; close it first")
+        address = read_address(url)
+        self.url = url
+        self._make_store = lambda: make_store(address, deadline_seconds=self._deadline)
 
     # -- opening and closing
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from holdfast.errors import NoSuchJob
@@ -30,6 +31,8 @@ class ReadEvent(Struct, frozen=True, kw_only=True):
     attempt: int
     request_id: str | None
     rev: int
+    facts: dict[str, Any]
+    """What else the event says: the stage, evidence of a kill, the step, …"""
 
 
 async def history(store: Store, id: JobId) -> list[ReadEvent]:
@@ -65,4 +68,5 @@ def _read(
         attempt=event.attempt,
         request_id=event.request_id,
         rev=event.rev,
+        facts=msgspec.to_builtins(event.facts),
     )

@@ -76,6 +76,7 @@ class Attempts:
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast handler")
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
+        self._context = copy_context()
         self._alarm: asyncio.TimerHandle | None = None
 
     def on_loop(self) -> bool:
@@ -89,8 +90,9 @@ class Attempts:
     def begin(self, held: Held) -> None:
         """Run a claimed job."""
         self.running.add(held)
-        # A context of its own: what one handler sets must not be seen by the next.
-        held.attempt_task = self._loop.create_task(self._run(held), context=copy_context())
+        # A copy of the worker's context, not of the caller's: that may be an attempt which has
+        # just ended, and what one handler sets must not be seen by the next.
+        held.attempt_task = self._loop.create_task(self._run(held), context=self._context.copy())
 
     async def _run(self, held: Held) -> None:
         try:

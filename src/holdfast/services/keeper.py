@@ -67,6 +67,11 @@ class Keeper:
         if self._thread.ident is not None:
             self._thread.join()
 
+    def attend(self, lease_seconds: float) -> None:
+        """Look again at once if a lease that begins now could end while this thread rests."""
+        if lease_seconds / LOOKS_PER_LEASE < LONGEST_REST_SECONDS and self._wake is not None:
+            self._wake()
+
     def _main(self) -> None:
         try:
             asyncio.run(self._run())
@@ -87,6 +92,7 @@ class Keeper:
                 self._pulse.beat()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(woken.wait(), self._rest())
+                woken.clear()
         finally:
             self._wake = None
             self._pulse.stop()

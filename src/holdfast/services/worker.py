@@ -74,7 +74,7 @@ class Worker:
     ) -> None:
         """Take the settings; entering or `run` begins.
 
-        `keeper_store` is a second, unopened store on the same database: nobody else may use it.
+        The two stores are opened and closed here: one for the loop, one for the keeper's thread.
         `exits`: the process ends with this worker, and with it what cannot be killed otherwise.
         """
         self.name = mint_worker()
@@ -136,7 +136,7 @@ class Worker:
     async def run(self) -> None:
         """Work until stopped; raises what ended it otherwise."""
         async with self:
-            await self._stopping.wait()
+            await self.stopped()
         if self.failed is not None:
             raise self.failed
 
@@ -144,6 +144,15 @@ class Worker:
         """Claim no more; what runs is finished or given back within the grace."""
         self._stopping.set()
         self._changed.set()
+
+    def hurry(self) -> None:
+        """End the grace of a worker that is stopping."""
+        self._grace = 0.0
+        self.stop()
+
+    async def stopped(self) -> None:
+        """Wait until somebody stopped it, or a part of it died."""
+        await self._stopping.wait()
 
     async def _open(self) -> None:
         pause = FIRST_PAUSE_SECONDS
@@ -286,6 +295,11 @@ class Worker:
             held = Held(one, self.name, asked_at, self._tasks.get(one.job.task))
             self._held[one.job.id] = held
             self._buffer.append(held)
+        if claimed:
+            shortest = min(
+                min(one.job.policy.lease, one.job.policy.running_lease) for one in claimed
+            )
+            self._keeper.attend(shortest / 1e6)
         self._fill()
 
     async def _await_work(self) -> None:
@@ -389,25 +403,25 @@ class Worker:
         await self._fetching
         while self._buffer:
             self._give_back(self._buffer.popleft())
-        await self._until(self._idle, self._grace)
+        await self._until(self._idle, lambda: self._grace)
         for held in list(self._attempts.running):
             self._attempts.stop(held, "shutdown")
-        await self._until(self._idle, KILL_LIMIT_SECONDS)
+        await self._until(self._idle, lambda: KILL_LIMIT_SECONDS)
         self._leave_behind()
         self._desk.close()
-        await self._until(self._writing.done, FLUSH_LIMIT_SECONDS)
+        await self._until(self._writing.done, lambda: FLUSH_LIMIT_SECONDS)
         await self._let_go()
 
     def _idle(self) -> bool:
         return not self._attempts.running
 
-    async def _until(self, done: Callable[[], bool], limit_seconds: float) -> None:
-        """Wait until something holds, or the limit."""
-        end = time.monotonic() + limit_seconds
-        while not done() and time.monotonic() < end:
+    async def _until(self, done: Callable[[], bool], limit: Callable[[], float]) -> None:
+        """Wait until something holds, or the limit, which may become shorter meanwhile."""
+        began = time.monotonic()
+        while not done() and (left := began + limit() - time.monotonic()) > 0:
             self._changed.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), min(0.05, limit_seconds))
+                await asyncio.wait_for(self._changed.wait(), min(0.05, left))
 
     def _give_back(self, held: Held) -> None:
         self._desk.post(held, after_shutdown(held.record, held.actor, started=False))
@@ -432,3 +446,4 @@ class Worker:
         await self._attempts.close()
         with suppress(HoldfastError):
             await self._store.retire(self.name)
+        await self._store.close()

@@ -1,0 +1,1 @@
+"""Runners: adapters to what runs a handler."""

@@ -1,0 +1,1 @@
+"""Tests of what runs a handler: on the loop, in a thread, in a process of its own."""

@@ -1,0 +1,1 @@
+"""Apps that cannot be imported, each in its own way."""

@@ -1,0 +1,5 @@
+"""Exits when imported."""
+
+import sys
+
+sys.exit(7)

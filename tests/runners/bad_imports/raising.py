@@ -1,0 +1,3 @@
+"""Raises when imported."""
+
+raise RuntimeError("out of order")

@@ -1,0 +1,97 @@
+"""What the tests of process handlers look at: a context's link, processes, descriptors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.context import Context, JobFacts
+from holdfast.errors import HoldfastError
+from holdfast.lifecycle.payload import Body, decode_body, encode_body
+from holdfast.runners.processes import ProcessRunner, ProcessSettings
+
+APP = "tests.runners.handlers:app"
+
+
+class RecordingLink:
+    """Keeps what a handler says."""
+
+    def __init__(self) -> None:
+        self.said: asyncio.Queue[Any] = asyncio.Queue()
+        self.beats = 0
+
+    def progress(self, body: Body) -> None:
+        self.said.put_nowait(decode_body(body))
+
+    def heartbeat(self) -> None:
+        self.beats += 1
+
+
+class Named:
+    """A task as the worker's side of the runner sees it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class World:
+    """A runner and the jobs it is given."""
+
+    def __init__(self, runner: ProcessRunner) -> None:
+        self.runner = runner
+        self.link = RecordingLink()
+
+    def context(self, **given: Any) -> Context:
+        facts = JobFacts(
+            id="j-1", task="t", queue="q", tenant="", created_at=0, labels={"colour": "red"}
+        )
+        return Context(facts, self.link, **{"attempt": 2, "epoch": 3, **given})
+
+    async def run(self, task: str, ctx: Context | None = None, **arguments: Any) -> Any:
+        body = encode_body(arguments)
+        answer = await self.runner.run(Named(task), ctx or self.context(), body)
+        return decode_body(answer)
+
+    async def heard(self) -> Any:
+        """The next thing that a handler says of its progress."""
+        return await asyncio.wait_for(self.link.said.get(), 30)
+
+
+async def failure(given: World, task: str, **arguments: Any) -> HoldfastError:
+    with pytest.raises(HoldfastError) as raised:
+        await given.run(task, **arguments)
+    return raised.value
+
+
+@asynccontextmanager
+async def world(app: str = APP, *, processes: int = 1, **settings: Any) -> AsyncIterator[World]:
+    runner = ProcessRunner(app, processes=processes, settings=ProcessSettings(**settings))
+    try:
+        yield World(runner)
+    finally:
+        await runner.close()
+
+
+def runs(pid: int) -> bool:
+    """Whether a process does anything any more; a dead one may wait for its parent's attention."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def children() -> set[int]:
+    """The processes that this one started and has not reaped."""
+    listings = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for listing in listings for pid in listing.read_text().split()}
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))

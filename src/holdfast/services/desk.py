@@ -120,24 +120,25 @@ class Desk:
         held.listed = False
         if held.gone:
             return None
+        commands = _together(held.commands)
         try:
-            changes = self._changes(held)
+            changes = self._changes(held, commands)
         except BadData as error:
             self._substitute(held, "validation_failed", "output", error)
             return None
         if changes is None:
             return None
-        held.in_flight = len(held.commands)
+        held.in_flight = len(commands)
         if not changes:
             self._written(held)
             return None
         return Sent(held, changes, held.in_flight)
 
-    def _changes(self, held: Held) -> list[Change] | None:
+    def _changes(self, held: Held, commands: Iterable[c.Command]) -> list[Change] | None:
         """Fold what is posted into changes, each upon the one before; None if one is refused."""
         record: Draft = held.record
         changes: list[Change] = []
-        for command in held.commands:
+        for command in commands:
             if command is START:
                 command = held.start_command()  # noqa: PLW2901  what it stands for
             decision = decide(record, command)
@@ -239,6 +240,14 @@ class Desk:
         held.in_flight = 0
         held.tell_confirmed()
         self._listener.lost(held, why)
+
+
+def _together(commands: list[c.Command]) -> list[c.Command]:
+    """Say which of a job's commands leave first: a heartbeat folds with nothing, and goes alone."""
+    for at, command in enumerate(commands):
+        if type(command) is c.Heartbeat:
+            return commands[: at or 1]
+    return commands
 
 
 def _prove(sent: Sent, sent_at: float) -> None:

@@ -11,6 +11,7 @@ from holdfast.flow.verify import Problem, verify
 from holdfast.ports import Store
 from holdfast.stores.postgres.migrate import migrate
 from holdfast.wiring import Address, opened, read_address
+from tests.support.emptying import empty_ledger
 from tests.support.postgres import PostgresCluster
 
 
@@ -28,12 +29,20 @@ def postgres_template(postgres_cluster: PostgresCluster) -> str:
     return postgres_cluster.make_template("flow", lambda url: asyncio.run(migrate(url)))
 
 
+@pytest.fixture(scope="session")
+def shared_postgres_url(postgres_cluster: PostgresCluster, postgres_template: str) -> str:
+    """One database for all tests that leave its schema alone."""
+    return postgres_cluster.create_database("flow_shared", template=postgres_template)
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def address(request: pytest.FixtureRequest) -> Address:
     """Where a store of either engine is."""
     if request.param == "sqlite":
         return Address(engine="sqlite", place=":memory:")
-    return read_address(request.getfixturevalue("postgres_url"))
+    url = str(request.getfixturevalue("shared_postgres_url"))
+    asyncio.run(empty_ledger(url))
+    return read_address(url)
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Iterator
 
-import asyncpg
 import pytest
 
 from holdfast.stores.postgres.migrate import migrate
+from tests.support.emptying import empty_ledger
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresCluster
 
@@ -42,22 +42,5 @@ def empty_postgres_url(shared_postgres_url: str) -> str:
 
     Not for a test that stops the server or changes the schema; that is what `postgres_url` is for.
     """
-    asyncio.run(_empty(shared_postgres_url))
+    asyncio.run(empty_ledger(shared_postgres_url))
     return shared_postgres_url
-
-
-async def _empty(url: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        tables = await connection.fetch(
-            "SELECT format('DELETE FROM %I', tablename) FROM pg_tables"
-            " WHERE schemaname = 'public' AND tablename NOT IN ('migrations', 'meta', 'needs')"
-        )
-        # As a replica, so that no trigger asks why.
-        await connection.execute("SET session_replication_role = replica")
-        await connection.execute("; ".join(row[0] for row in tables))
-        await connection.execute("DELETE FROM needs WHERE id <> 0")
-        await connection.execute("UPDATE meta SET value = '1' WHERE key = 'epoch'")
-        await connection.execute("DELETE FROM meta WHERE key = 'sealing_log'")
-    finally:
-        await connection.close()

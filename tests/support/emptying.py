@@ -1,0 +1,21 @@
+"""Empties a migrated database: a tenth of the time that a fresh copy of one takes."""
+
+import asyncpg
+
+
+async def empty_ledger(url: str) -> None:
+    """Take every job and what belongs to it away, and leave the schema."""
+    connection = await asyncpg.connect(url)
+    try:
+        tables = await connection.fetch(
+            "SELECT format('DELETE FROM %I', tablename) FROM pg_tables"
+            " WHERE schemaname = 'public' AND tablename NOT IN ('migrations', 'meta', 'needs')"
+        )
+        # As a replica, so that no trigger asks why.
+        await connection.execute("SET session_replication_role = replica")
+        await connection.execute("; ".join(row[0] for row in tables))
+        await connection.execute("DELETE FROM needs WHERE id <> 0")
+        await connection.execute("UPDATE meta SET value = '1' WHERE key = 'epoch'")
+        await connection.execute("DELETE FROM meta WHERE key = 'sealing_log'")
+    finally:
+        await connection.close()

@@ -221,11 +221,10 @@ def crash() -> None:
 
 
 def recurse_in_c() -> None:
-    sys.setrecursionlimit(10**9)
-    nest: list[Any] = []
-    for _ in range(10**5):
-        nest = [nest]
-    repr(nest)
+    nest: tuple[Any, ...] = ()
+    for _ in range(10**6):
+        nest = (nest,)
+    hash(nest)
 
 
 def be_killed() -> None:
@@ -288,6 +287,20 @@ def answer_at_length(ctx: Context, size: int) -> str:
     return "x" * size
 
 
+class Careless(Handler):
+    """Packs whatever it is given."""
+
+    def pack_result(self, value: Any) -> Body:
+        return Body(value)
+
+
+def answer_without_looking(ctx: Context) -> bytes:
+    return b'"' + b"x" * (2 * 1024 * 1024) + b'"'
+
+
+app.tasks["answer_without_looking"] = Careless(answer_without_looking)
+
+
 @app.task
 def answer_oddly(ctx: Context) -> Any:
     return object()
@@ -309,13 +322,6 @@ async def hold_async(ctx: Context) -> None:
             await asyncio.sleep(1000)
         except asyncio.CancelledError:
             continue
-
-
-@app.task
-def announce_and_hold(ctx: Context) -> None:
-    print(f"{os.getpid()} {spawn_sleeper()}", flush=True)
-    while True:
-        pass
 
 
 @app.task

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -119,30 +121,45 @@ async def test_what_a_handler_leaves_on_success_stays_until_its_process_ends() -
     assert not runs(grandchild)
 
 
-@pytest.fixture
-def worker() -> Iterator[subprocess.Popen[str]]:
-    """A worker's process, whose handler writes its pid and a grandchild's, and holds on."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.runners.lone_worker"],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        text=True,
-    )
-    with process:
-        yield process
+@contextmanager
+def lone_worker(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A worker's process, and the pids of its child, of a grandchild, and of a copy of itself."""
+    command = [sys.executable, "-m", "tests.runners.lone_worker", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
+        assert process.stdout is not None
+        yield process, [int(word) for word in process.stdout.readline().split()]
         process.kill()
 
 
-def test_a_worker_that_is_killed_takes_its_processes_and_theirs_along(
-    worker: subprocess.Popen[str],
-) -> None:
-    assert worker.stdout is not None
-    pids = [int(word) for word in worker.stdout.readline().split()]
-    assert len(pids) == 2
-    assert all(map(runs, pids))
-    worker.kill()
-    worker.wait()
-    wait_until(lambda: not any(map(runs, pids)), "the end of child and grandchild")
+def test_a_worker_that_is_killed_takes_its_processes_and_theirs_along() -> None:
+    with lone_worker() as (worker, (child, grandchild, _)):
+        assert runs(child)
+        assert runs(grandchild)
+        worker.kill()
+        wait_until(lambda: not runs(child) and not runs(grandchild), "their end")
+
+
+def test_a_copy_of_the_worker_does_not_keep_its_processes_alive() -> None:
+    with lone_worker("fork") as (worker, (child, grandchild, copy)):
+        worker.kill()
+        try:
+            wait_until(lambda: not runs(child) and not runs(grandchild), "their end")
+            assert runs(copy)
+        finally:
+            os.kill(copy, signal.SIGKILL)
+
+
+async def test_a_process_whose_channel_is_closed_in_the_middle_of_a_job_ends_its_group() -> None:
+    async with world() as given:
+        running = asyncio.create_task(given.run("leave", what="process", then="obey"))
+        pid, grandchild = await given.heard()
+        (process,) = given.runner._all
+        process.process.channel.shutdown(socket.SHUT_WR)
+
+        with pytest.raises(HandlerDied, match="was ended by SIGKILL"):
+            await running
+        assert not runs(pid)
+        assert not runs(grandchild)
 
 
 def test_a_process_whose_worker_is_already_gone_ends_at_once() -> None:

@@ -52,7 +52,7 @@ async def test_progress_and_heartbeats_reach_the_worker_in_order(given: World) -
 async def test_what_the_process_logs_goes_through_the_workers_logging(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "holdfast.task")
     async with world() as given:
         await given.run("log")
 
@@ -143,6 +143,7 @@ async def test_a_result_that_cannot_be_kept_is_refused_where_it_was_made(given: 
     first = await given.run("pid")
     for task, arguments in (
         ("answer_at_length", {"size": 64 * 1024 * 1024}),
+        ("answer_without_looking", {}),
         ("answer_oddly", {}),
     ):
         assert type(await failure(given, task, **arguments)) is BadData

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import ctypes
 import inspect
-import logging
 import os
 import signal
 import socket
@@ -28,7 +27,7 @@ from holdfast.runners import loading, wire
 from holdfast.runners.channel import Channel
 from holdfast.runners.condition import Traces, memory_bytes
 from holdfast.runners.outcomes import raised
-from holdfast.runners.records import Forwarder
+from holdfast.runners.records import forward
 
 _PR_SET_PDEATHSIG = 1
 
@@ -116,8 +115,7 @@ class Child:
     def _load(self, order: wire.Load) -> bool:
         sys.path[:] = order.search_path
         sys.argv[:] = order.arguments
-        logging.root.addHandler(Forwarder(self._channel.send))
-        logging.root.setLevel(order.log_level)
+        forward(self._channel.send, order.log_levels)
         try:
             self._tasks = loading.load_tasks(order.app)
         except BaseException as error:  # noqa: BLE001  (a script may even exit when imported)

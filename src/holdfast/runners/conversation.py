@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
 import sys
 
@@ -13,7 +12,7 @@ from holdfast.errors import HandlerDied
 from holdfast.lifecycle.payload import decode_body
 from holdfast.runners import wire
 from holdfast.runners.outcomes import not_loaded
-from holdfast.runners.records import replay
+from holdfast.runners.records import log_levels, replay
 from holdfast.runners.spawned import Spawned
 
 _MODULE = "holdfast.runners.child"
@@ -39,8 +38,6 @@ class Conversation:
         self.loaded_bytes: int | None = None
         self.began = False
         """Whether the handler of the current job was called."""
-        self.torn = False
-        """Whether a message may have been cut off in the middle."""
         self.hung_up = asyncio.Event()
         """Set once nothing of it runs and nothing of it is held any more."""
         self._loop = asyncio.get_running_loop()
@@ -53,7 +50,7 @@ class Conversation:
             app=app,
             search_path=sys.path,
             arguments=sys.argv,
-            log_level=logging.root.level,
+            log_levels=log_levels(),
         )
         await self._say(order)
         match await self._hear():
@@ -93,10 +90,9 @@ class Conversation:
 
     async def _pass_on(self, cancelled: Cancelled) -> None:
         reason = await cancelled
-        self.torn = True
         with contextlib.suppress(Gone):
+            # So short that the kernel takes all of it or nothing, should we be cancelled here.
             await self._say(wire.Cancel(reason))
-        self.torn = False
 
     async def _say(self, message: wire.ToChild) -> None:
         try:

@@ -134,8 +134,7 @@ class ProcessRunner:
     def _worn_out(self, process: Conversation, condition: wire.Condition) -> bool:
         growth = condition.memory_bytes - (process.loaded_bytes or 0)
         return (
-            process.torn
-            or process.process.exit.done()
+            process.process.exit.done()
             or process.jobs >= self._settings.jobs_per_process
             or growth > self._settings.memory_growth_bytes
         )

@@ -15,6 +15,23 @@ FIELDS_LIMIT = 32
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
+def log_levels() -> dict[str, int]:
+    """The levels that this process set, by logger: what it would drop need not be sent."""
+    loggers = {"": logging.root, **logging.root.manager.loggerDict}
+    return {
+        name: logger.level
+        for name, logger in loggers.items()
+        if isinstance(logger, logging.Logger) and logger.level
+    }
+
+
+def forward(send: Callable[[LogRecord], None], levels: dict[str, int]) -> None:
+    """Have everything that is logged here sent to the worker, at its levels."""
+    logging.root.addHandler(Forwarder(send))
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
 class Forwarder(logging.Handler):
     """Hands every record to the worker."""
 

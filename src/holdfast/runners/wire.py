@@ -42,7 +42,7 @@ class Load(Struct, frozen=True, tag=True, kw_only=True):
     app: AppReference
     search_path: list[str]
     arguments: list[str]
-    log_level: int
+    log_levels: dict[str, int]
 
 
 class Run(Struct, frozen=True, tag=True, kw_only=True):

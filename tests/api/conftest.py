@@ -11,6 +11,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.flow.verify import Problem, verify
 from holdfast.stores.postgres.migrate import migrate
+from tests.support.emptying import empty_ledger
 from tests.support.postgres import PostgresCluster
 
 
@@ -20,12 +21,25 @@ def postgres_template(postgres_cluster: PostgresCluster) -> str:
     return postgres_cluster.make_template("api", lambda url: asyncio.run(migrate(url)))
 
 
+@pytest.fixture(scope="session")
+def shared_postgres_url(postgres_cluster: PostgresCluster, postgres_template: str) -> str:
+    """One database for all tests here."""
+    return postgres_cluster.create_database("shared_api", template=postgres_template)
+
+
+@pytest.fixture
+def empty_postgres_url(shared_postgres_url: str) -> str:
+    """The shared database, emptied."""
+    asyncio.run(empty_ledger(shared_postgres_url))
+    return shared_postgres_url
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, sqlite_path: Path) -> str:
     """Where a store of either engine is."""
     if request.param == "sqlite":
         return str(sqlite_path)
-    return str(request.getfixturevalue("postgres_url"))
+    return str(request.getfixturevalue("empty_postgres_url"))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol
 
-from holdfast.context import Context, current_context
+from holdfast.context import TRACEPARENT, Context, current_context
 from holdfast.errors import BadData, HoldfastError
 from holdfast.flow.finish import (
     UnfitResult,
@@ -32,6 +32,7 @@ from holdfast.services.desk import Desk
 from holdfast.services.held import START, Held
 from holdfast.tasks import Mode, Task
 from holdfast.telemetry import Meters
+from holdfast.telemetry.tracing import Span, run_span
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Attempts:
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._context = copy_context()
+        self._closed = False
         self._alarm: asyncio.TimerHandle | None = None
 
     def on_loop(self) -> bool:
@@ -121,12 +123,8 @@ class Attempts:
         reach("handler.entering")
         if task.takes_context:
             arguments = (ctx, *arguments)
-        if task.mode is _ASYNC:
-            value = await task.fn(*arguments, **named)
-        elif task.mode is Mode.PROCESS:
-            value = await self._children.run(task, ctx, held.claimed.body)
-        else:
-            value = await self._in_thread(partial(task.fn, *arguments, **named))
+        with _span(held):
+            value = await self._call(held, task, ctx, arguments, named)
         reach("handler.returned")
         if held.stop_reason in ("timeout", "deadline"):
             return self._after(held, None)
@@ -154,6 +152,20 @@ class Attempts:
         reach("start.posted")
         return ctx
 
+    async def _call(
+        self,
+        held: Held,
+        task: Task[Any, Any],
+        ctx: Context,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:
+        if task.mode is _ASYNC:
+            return await task.fn(*arguments, **named)
+        if task.mode is Mode.PROCESS:
+            return await self._children.run(task, ctx, held.claimed.body)
+        return await self._in_thread(partial(task.fn, *arguments, **named))
+
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         """Call in a thread. A thread cannot be killed: its end is waited for, cancelled or not."""
         future = self._loop.run_in_executor(self._threads, copy_context().run, call)
@@ -161,7 +173,8 @@ class Attempts:
             try:
                 await asyncio.wait([future])
             except asyncio.CancelledError:
-                continue
+                if self._closed:
+                    raise
         return future.result()
 
     def stop(self, held: Held, reason: str, *, grace_seconds: float = 0.0) -> None:
@@ -251,6 +264,7 @@ class Attempts:
 
     async def close(self) -> None:
         """Let go of threads and children; what cannot be killed is left behind."""
+        self._closed = True
         if self._alarm is not None:
             self._alarm.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -278,6 +292,14 @@ class _Link:
             what(self._held, *more)
         else:
             self._attempts.soon(what, self._held, *more)
+
+
+def _span(held: Held) -> Span:
+    """Let the handler be a child of what submitted its job."""
+    job, made = held.claimed.job, held.claimed.created
+    return run_span(
+        job.task, made.env.get(TRACEPARENT), job.public_id, job.attempt, queue=job.queue
+    )
 
 
 def _packed(task: Task[Any, Any], value: Any) -> Body:

@@ -1,0 +1,166 @@
+"""`holdfast worker`: run jobs, in this process or in several."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.app import Holdfast
+from holdfast.cli.running import FOUND_PROBLEMS, err, run
+from holdfast.logs import LogFormat, configure_logging
+from holdfast.services.crew import Crew, watch_lifeline
+from holdfast.services.worker import GRACE_SECONDS, POLL_SECONDS, Worker
+from holdfast.telemetry.depths import Depths, watch_depths
+from holdfast.telemetry.serving import serve_metrics
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(worker)
+
+
+def worker(
+    reference: Annotated[
+        str, typer.Argument(metavar="MODULE:APP", help="Where the app is: package.module:app")
+    ],
+    *,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", envvar="HOLDFAST_URL", help="The store, instead of the app's own."),
+    ] = None,
+    queues: Annotated[str, typer.Option(help="Queues to serve, by comma.")] = "default",
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=10_000, help="How many jobs a process runs at once.")
+    ] = 20,
+    processes: Annotated[int, typer.Option(min=1, max=256, help="How many processes.")] = 1,
+    capabilities: Annotated[
+        str, typer.Option(help="What jobs may need of this worker, by comma.")
+    ] = "",
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that running jobs get at SIGTERM.")
+    ] = GRACE_SECONDS,
+    poll: Annotated[
+        float, typer.Option(min=0.01, help="Seconds between two looks for work without a hint.")
+    ] = POLL_SECONDS,
+    reconcile: Annotated[bool, typer.Option(help="Sweep for lost leases and timers, too.")] = True,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Serve /metrics and /healthz there.")
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="On which address.")] = "127.0.0.1",
+    log_format: Annotated[LogFormat, typer.Option(help="How log lines look.")] = LogFormat.TEXT,
+    log_level: Annotated[str, typer.Option(help="What is logged at least.")] = "INFO",
+) -> None:
+    """Run the jobs of some queues until SIGTERM or Ctrl-C; a second one ends the grace.
+
+    Exit code 0 only if everything was finished or given back.
+    """
+    if processes > 1:
+        configure_logging(log_format, log_level)
+        raise typer.Exit(run(_lead(processes)))
+    app = load_app(reference, url)
+    made = app.worker(
+        queues=_words(queues),
+        concurrency=concurrency,
+        capabilities=_words(capabilities),
+        grace=grace,
+        poll=poll,
+        reconcile=reconcile,
+        exits=True,
+    )
+    configure_logging(log_format, log_level, worker=made.name)
+    err.print(f"worker {made.name} serves {queues} of {app!r}", markup=False)
+    metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    code = run(_serve(app, made, metrics))
+    logging.shutdown()
+    sys.stdout.flush()
+    # Not by returning: the interpreter would wait for a thread that cannot be killed.
+    os._exit(code)
+
+
+async def _serve(app: Holdfast, made: Worker, metrics: tuple[str, int] | None) -> int:
+    """Work until a signal, the end of the parent, or the death of a part."""
+    ended = asyncio.Event()
+    _on_signals(ended.set)
+    watch_lifeline(ended)
+    with ExitStack() as stack:
+        watching = None
+        if metrics is not None:
+            depths = Depths(made.meters)
+            server = stack.enter_context(serve_metrics(made.meters, *metrics, depths=depths))
+            err.print(f"metrics at {server.url}", markup=False)
+            watching = asyncio.create_task(watch_depths(depths, await app.store()))
+        async with made:
+            await _first_of(ended.wait(), made.stopped())
+            _on_signals(made.hurry)
+        if watching is not None:
+            watching.cancel()
+    await app.close()
+    if made.failed is not None:
+        err.print(f"error: {made.failed}", style="red", markup=False)
+        return FOUND_PROBLEMS
+    return 0
+
+
+def _on_signals(react: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, react)
+
+
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+
+
+async def _lead(size: int) -> int:
+    """Run several workers, each as this command without `--processes`."""
+    crew = Crew([sys.executable, "-m", "holdfast.cli", *_without_processes(sys.argv[1:])], size)
+    _on_signals(crew.stop)
+    return await crew.run()
+
+
+def _without_processes(arguments: list[str]) -> list[str]:
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        if skip or argument == "--processes":
+            skip = not skip
+        elif not argument.startswith("--processes="):
+            kept.append(argument)
+    return kept
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for part in text.split(",") if (word := part.strip()))
+
+
+def load_app(reference: str, url: str | None = None) -> Holdfast:
+    """Import the app that a reference names; what is wrong with it is told in one line."""
+    module_name, _, name = reference.partition(":")
+    name = name or "app"
+    # As `python -m` does: a user's module lies beside where the command is typed.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise typer.BadParameter(f"{reference}: {error}", param_hint="MODULE:APP") from error
+    app = getattr(module, name, None)
+    if not isinstance(app, Holdfast):
+        raise typer.BadParameter(
+            f"{module_name} has no Holdfast app named {name!r}", param_hint="MODULE:APP"
+        )
+    if url is not None:
+        app.use(url)
+    return app

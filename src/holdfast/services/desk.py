@@ -18,8 +18,8 @@ from msgspec import Struct
 from holdfast.errors import BadData, HoldfastError
 from holdfast.flow.finish import error_body
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.decide import decide
-from holdfast.lifecycle.job import Change, Draft, Job, Refusal
+from holdfast.lifecycle.decide import decide, is_owner
+from holdfast.lifecycle.job import Change, Draft, Job, Refusal, Unchanged
 from holdfast.lifecycle.rebase import REBASES
 from holdfast.lifecycle.times import After
 from holdfast.points import reach
@@ -180,6 +180,9 @@ class Desk:
         if type(outcome) is Committed:
             self._accepted(sent, outcome.job, sent_at)
         elif type(outcome) is Lost:
+            if outcome.current is not None and _has_landed(sent, outcome.current):
+                self._accepted(sent, outcome.current, sent_at)
+                return
             held.in_flight = 0
             self._missed(sent, outcome.current)
         else:
@@ -248,6 +251,18 @@ def _together(commands: list[c.Command]) -> list[c.Command]:
         if type(command) is c.Heartbeat:
             return commands[: at or 1]
     return commands
+
+
+def _has_landed(sent: Sent, current: Job) -> bool:
+    """Whether a commit that missed had been written before: then its reply was lost.
+
+    The last command tells for all: they are written together, and it is what ended the attempt.
+    """
+    held = sent.held
+    last = held.commands[sent.commands - 1]
+    if last is START or is_owner(current, held.actor):
+        return False
+    return type(decide(current, last)) is Unchanged
 
 
 def _prove(sent: Sent, sent_at: float) -> None:

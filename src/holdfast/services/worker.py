@@ -293,6 +293,7 @@ class Worker:
         self.meters.claimed(len(claimed))
         for one in claimed:
             held = Held(one, self.name, asked_at, self._tasks.get(one.job.task))
+            self._let_go_of_older(held)
             self._held[one.job.id] = held
             self._buffer.append(held)
         if claimed:
@@ -301,6 +302,17 @@ class Worker:
             )
             self._keeper.attend(shortest / 1e6)
         self._fill()
+
+    def _let_go_of_older(self, held: Held) -> None:
+        """Say nothing more of an earlier attempt of a job: it would be in this one's way."""
+        older = self._held.get(held.claimed.job.id)
+        if older is None:
+            return
+        if older in self._attempts.running:
+            self.lost(older, f"it was claimed again, as attempt {held.record.attempt}")
+        else:
+            # Its end landed and the reply was lost, or its lease passed before it could be written.
+            self._forget(older)
 
     async def _await_work(self) -> None:
         """Wait for news of work, for the poll's time, or until the worker stops."""

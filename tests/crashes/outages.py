@@ -1,0 +1,40 @@
+"""Databases that are away for a while, on either engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import apsw
+import pytest
+
+from holdfast.wiring import read_address
+from tests.support.postgres import PostgresCluster
+
+
+@asynccontextmanager
+async def outage(url: str, request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """Let nobody write, for as long as the block runs: PostgreSQL is killed, SQLite locked."""
+    if read_address(url).engine == "sqlite":
+        async with _locked(url):
+            yield
+        return
+    cluster: PostgresCluster = request.getfixturevalue("postgres_cluster")
+    await asyncio.to_thread(cluster.stop, "immediate")
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(cluster.start)
+
+
+@asynccontextmanager
+async def _locked(path: str) -> AsyncIterator[None]:
+    connection = apsw.Connection(path)
+    connection.set_busy_timeout(10_000)
+    await asyncio.to_thread(connection.execute, "BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+        connection.close()

@@ -1,0 +1,29 @@
+"""The points of the code at which a test may let a process die, read from the code itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
+
+
+def named_points() -> list[str]:
+    """Every name that is reached somewhere; fails on one that cannot be read off the code."""
+    return sorted({name for file in SOURCE.rglob("*.py") for name in _points_of(file)})
+
+
+def _points_of(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if not isinstance(node, ast.Call) or not _is_reach(node.func):
+            continue
+        assert len(node.args) == 1, f"{file.name}:{node.lineno}: reach() takes one name"
+        name = node.args[0]
+        assert isinstance(name, ast.Constant), f"{file.name}:{node.lineno}: not a literal name"
+        assert isinstance(name.value, str), f"{file.name}:{node.lineno}: not a literal name"
+        yield name.value
+
+
+def _is_reach(function: ast.expr) -> bool:
+    return isinstance(function, ast.Name) and function.id == "reach"

@@ -40,12 +40,12 @@ class Patrol:
         *,
         on_news: Callable[[Held], None],
         on_unproven: Callable[[Held], None],
-        may_be_ours: Callable[[JobId], bool],
+        may_be_ours: Callable[[], Callable[[JobId], bool]],
         tick_seconds: float = TICK_SECONDS,
     ) -> None:
         """Watch over `held`; the rest says whom to tell of what.
 
-        `may_be_ours`: whether a job that is not held may still be on its way here, or be running.
+        `may_be_ours` gives a test for jobs that are not held, and are on their way here or running.
         """
         self._store = store
         self._announcement = announcement
@@ -86,7 +86,8 @@ class Patrol:
         if self._rounds % ANNOUNCE_EVERY == 0:
             await self._store.announce(self._announcement)
         owned = await self._store.owned(self._announcement.name)
-        unknown = [job for job in owned if not self._recognise(job)]
+        may_be_ours = self._may_be_ours()
+        unknown = [job for job in owned if not self._recognise(job) and not may_be_ours(job.id)]
         self._strays = {job.id: self._strays.get(job.id, 0) + 1 for job in unknown}
         for job in unknown:
             if self._strays[job.id] >= SIGHTINGS:
@@ -95,7 +96,7 @@ class Patrol:
     def _recognise(self, job: Job) -> bool:
         held = self._held.get(job.id)
         if held is None or held.actor.attempt != job.attempt:
-            return self._may_be_ours(job.id)
+            return False
         held.learn(job)
         self._on_news(held)
         return True

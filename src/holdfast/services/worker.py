@@ -405,9 +405,10 @@ class Worker:
         if held in self._attempts.running or held in self._buffer:
             self.lost(held, "its lease could not be renewed in time")
 
-    def _may_be_ours(self, id: JobId) -> bool:
-        running = any(held.claimed.job.id == id for held in self._attempts.running)
-        return self._claiming or running
+    def _may_be_ours(self) -> Callable[[JobId], bool]:
+        if self._claiming:
+            return lambda _: True
+        return {held.claimed.job.id for held in self._attempts.running}.__contains__
 
     # Ending.
 

@@ -13,10 +13,10 @@ from uuid import UUID
 from msgspec.structs import replace
 from typing_extensions import Unpack
 
-from holdfast.asking import Asker
+from holdfast.asking import Asker, all_accepted
 from holdfast.bridge import Bridge
 from holdfast.context import Context
-from holdfast.errors import BadData, BadTask, HoldfastError, NoSuchJob, PartlySubmitted
+from holdfast.errors import BadData, BadTask, HoldfastError, NoSuchJob
 from holdfast.flow.submit import refused_submit
 from holdfast.flow.why import Why, why
 from holdfast.jobs import JobHandle
@@ -33,6 +33,7 @@ from holdfast.tasks import (
     Call,
     P,
     R,
+    Registration,
     Task,
     TaskSet,
     WithContext,
@@ -102,7 +103,7 @@ class Holdfast:
     def task(self, /, **options: Unpack[TaskOptions]) -> Registration: ...
     def task(self, fn: Any = None, /, **options: Unpack[TaskOptions]) -> Any:
         """Register a function as a task: `@app.task`, or `@app.task(retries=5, timeout="5m")`."""
-        registration = Registration(self, options)
+        registration = Registration(self.register, options)
         return registration if fn is None else registration(fn)
 
     def register(self, fn: Callable[..., Any], options: TaskOptions) -> Task[Any, Any]:
@@ -142,7 +143,7 @@ class Holdfast:
             self._answer(call, job, outcome)
             for call, job, outcome in zip(calls, jobs, outcomes, strict=True)
         ]
-        return _all_accepted(answers)
+        return all_accepted(answers)
 
     def _decided(
         self, calls: Sequence[Call], parents: Sequence[JobId | None], trace: str | None
@@ -378,40 +379,6 @@ class Holdfast:
             for known in [known for known in self._sessions if known.is_closed()]:
                 del self._sessions[known]
             return self._sessions.setdefault(loop, Session(self._make_store()))
-
-
-class Registration:
-    """`@app.task(…)` with its options, waiting for the function."""
-
-    def __init__(self, app: Holdfast, options: TaskOptions) -> None:
-        """Take the options."""
-        self._app = app
-        self._options = options
-
-    @overload
-    def __call__(self, fn: WithContext[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, fn: WithContext[P, R], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
-    def __call__(self, fn: Any, /) -> Any:
-        """Register the function."""
-        return self._app.register(fn, self._options)
-
-
-def _all_accepted(answers: list[Any]) -> list[JobHandle[Any]]:
-    """Give the handles; a refusal is raised, with all answers where others were accepted."""
-    refused = {
-        number: answer for number, answer in enumerate(answers) if isinstance(answer, HoldfastError)
-    }
-    if len(answers) == 1 and refused:
-        raise refused[0]
-    if refused:
-        told = "; ".join(f"call {number}: {error}" for number, error in refused.items())
-        raise PartlySubmitted(f"{len(refused)} of {len(answers)} were refused: {told}", answers)
-    return answers
 
 
 def _states(given: State | str | Sequence[State | str]) -> tuple[State, ...]:

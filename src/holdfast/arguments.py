@@ -35,7 +35,7 @@ SHOWN_PROBLEMS = 5
 """How many problems one message tells: a thousand bad items say no more than five."""
 EMPTY = Body(b"{}")
 NULL = Body(b"null")
-_NOTHING = frozenset((b"{}", b"null"))
+_NOTHING = (b"{}", b"null", b"")
 _CONFIG = CoreConfig(
     ser_json_bytes="base64",
     val_json_bytes="base64",
@@ -79,6 +79,8 @@ class Signature:
         self._parameters = read.parameters
         self._signature = inspect.Signature(list(read.parameters.values()))
         self._positional = [p.name for p in read.parameters.values() if p.kind in _BY_POSITION]
+        self._names = read.parameters.keys()
+        self._required = read.required()
         kinds = {p.kind for p in read.parameters.values()}
         self._by_name = kinds <= {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}
         self._loose = {name for name, hint in read.hints.items() if hint in (Any, object)}
@@ -106,7 +108,7 @@ class Signature:
 
     def unpack(self, body: bytes | None) -> Bound:
         """Read and validate what a call is to be made with."""
-        if not body or body in _NOTHING:
+        if body is None or (len(body) <= 4 and body in _NOTHING):
             if not self._parameters:
                 return (), {}
             body = b"{}"
@@ -144,9 +146,10 @@ class Signature:
         """Give every argument its name. `Signature.bind` would take three times as long."""
         names = self._positional
         if self._by_name and len(args) <= len(names):
-            named = dict(zip(names, args, strict=False))
-            if named.keys().isdisjoint(kwargs):
-                return {**named, **kwargs}
+            named = {**dict(zip(names, args, strict=False)), **kwargs}
+            whole = self._required <= named.keys() <= self._names
+            if whole and len(named) == len(args) + len(kwargs):
+                return named
         try:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
@@ -240,6 +243,15 @@ class _Reading:
         self.hints = {n: self._hint(p.annotation, n) for n, p in self.parameters.items()}
         raw = self._signature().return_annotation
         self.returns = Any if raw is Parameter.empty else self._hint(raw, "return")
+
+    def required(self) -> frozenset[str]:
+        """Name the arguments that a call must give."""
+        gathered = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        return frozenset(
+            name
+            for name, parameter in self.parameters.items()
+            if parameter.default is Parameter.empty and parameter.kind not in gathered
+        )
 
     def form(self) -> Form:
         """Make the model of all arguments."""

@@ -8,8 +8,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from holdfast.arguments import SHOWN_PROBLEMS
 from holdfast.context import TRACEPARENT, current_context
+from holdfast.errors import HoldfastError, PartlySubmitted
 from holdfast.identity import mint_id
+from holdfast.jobs import JobHandle
 from holdfast.lifecycle.job import Actor, JobId, NewJob
 from holdfast.lifecycle.states import Link
 from holdfast.lifecycle.submit import Submission, submit
@@ -71,3 +74,19 @@ def _inherit(wanted: dict[str, Any], traceparent: str | None) -> None:
     if handed is not None:
         wanted["env"] = {**env, TRACEPARENT: handed}
         wanted["trace_id"] = trace_id_of(handed)
+
+
+def all_accepted(answers: list[Any]) -> list[JobHandle[Any]]:
+    """Give the handles; a refusal is raised, with all answers where others were accepted."""
+    refused = {
+        number: answer for number, answer in enumerate(answers) if isinstance(answer, HoldfastError)
+    }
+    if len(answers) == 1 and refused:
+        raise refused[0]
+    if refused:
+        told = [f"call {number}: {error}" for number, error in refused.items()]
+        raise PartlySubmitted(
+            f"{len(told)} of {len(answers)} were refused: {'; '.join(told[:SHOWN_PROBLEMS])}",
+            answers,
+        )
+    return answers

@@ -124,9 +124,13 @@ def job_fields(options: JobOptions, policy: Policy) -> dict[str, Any]:
             fields["policy"] = _checked(_policy(policy, options))
     except ValueError as error:
         raise BadData(str(error)) from error
+    return fields
+
+
+def check_fields(fields: Mapping[str, Any]) -> None:
+    """Refuse what does not go together, once everything was said."""
     if fields.get("unique_live") and "dedupe_key" not in fields:
         raise BadData("unique says how long a dedupe_key holds; give one")
-    return fields
 
 
 def _policy(base: Policy, options: Mapping[str, Any]) -> Policy:

@@ -6,10 +6,9 @@ import copy
 import inspect
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, overload
 
 from msgspec import Struct
-from typing_extensions import Unpack
 
 from holdfast.arguments import Bound, Shape, Signature, Unknown
 from holdfast.context import Context
@@ -18,7 +17,7 @@ from holdfast.jobs import JobHandle
 from holdfast.lifecycle.payload import Body
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Priority
-from holdfast.options import JobOptions, TaskOptions, Terms, job_fields, task_terms
+from holdfast.options import JobOptions, TaskOptions, Terms, check_fields, job_fields, task_terms
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -134,6 +133,7 @@ class Task(Generic[P, R]):
         """Give the task with other terms for what is submitted through it."""
         task = copy.copy(self)
         task._fields = {**self._fields, **job_fields(options, self._terms_policy)}
+        check_fields(task._fields)
         task._parent = options.get("parent", self._parent)
         return task
 
@@ -228,6 +228,30 @@ def _check_function(fn: Any, name: str) -> None:
         raise BadTask(f"{fn!r} has no name of its own: give one, @app.task(name=…)")
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise BadTask(f"task {name!r} yields; a task returns its result")
+
+
+Register: TypeAlias = Callable[[Callable[..., Any], TaskOptions], Task[Any, Any]]
+
+
+class Registration:
+    """`@app.task(…)` with its options, waiting for the function."""
+
+    def __init__(self, register: Register, options: TaskOptions) -> None:
+        """Take the options."""
+        self._register = register
+        self._options = options
+
+    @overload
+    def __call__(self, fn: WithContext[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: WithContext[P, R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, fn: Any, /) -> Any:
+        """Register the function."""
+        return self._register(fn, self._options)
 
 
 def foreign_task(name: str, submitter: Submitter) -> Task[..., Any]:

@@ -17,8 +17,6 @@ from holdfast.testing.acts import WAYS_OUT, claim_one, do
 from holdfast.testing.factories import CONTROL, owner_of
 from holdfast.wiring import make_store, read_address
 
-Sending = Callable[[Sequence[NewJob]], Any]
-
 
 class Watched:
     """A store whose submits are counted; `before` and `after` may hold one up, or fail it."""

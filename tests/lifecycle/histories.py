@@ -259,8 +259,8 @@ _EDGES = {
 _PATH: dict[State, list[tuple[Operation, Role]]] = {
     State.PENDING: [(_O.ADMIT, _R.SCHEDULER)],
     State.QUEUED: [(_O.CLAIM, _R.WORKER), (_O.UNHOLD, _R.CONTROL)],
-    State.RETRYING: [(_O.CLAIM, _R.WORKER), (_O.CLAIM, _R.BUS)],
-    State.STALLED: [(_O.CLAIM, _R.WORKER), (_O.REQUEUE, _R.RECONCILER)],
+    State.RETRYING: [(_O.CLAIM, _R.WORKER), (_O.CLAIM, _R.BUS), (_O.UNHOLD, _R.CONTROL)],
+    State.STALLED: [(_O.CLAIM, _R.WORKER), (_O.REQUEUE, _R.RECONCILER), (_O.UNHOLD, _R.CONTROL)],
     State.CLAIMED: [
         (_O.START, _R.OWNER),
         (_O.START, _R.OWNER),
@@ -379,3 +379,4 @@ _ARGUMENTS: dict[Operation, _Arguments] = {
     _O.SIGNAL: lambda pick, history: {"name": pick(SIGNALS)},
     _O.LATE_RESULT: lambda pick, history: {"state": "SUCCEEDED"},
 }
+    _O.REDRIVEN: lambda pick, history: {"again": pick(YES_NO)},

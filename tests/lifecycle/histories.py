@@ -358,7 +358,9 @@ _ARGUMENTS: dict[Operation, _Arguments] = {
     _O.START: lambda pick, history: {"ago": pick((0, 0, 5, 2 * SECOND))},
     _O.HEARTBEAT: lambda pick, history: {"by_handler": pick(YES_NO)},
     _O.STEP: _step,
-    _O.PROGRESS: lambda pick, history: pick(({"body": b"0.5"}, {"unkillable": True})),
+    _O.PROGRESS: lambda pick, history: (
+        {"body": b"0.5"} if history.job.rev % 2 else {"unkillable": True}
+    ),
     _O.WAIT: _wait,
     _O.RESUME: lambda pick, history: {"as_of": _as_of(pick, history)},
     _O.COMPLETE: lambda pick, history: {
@@ -378,5 +380,5 @@ _ARGUMENTS: dict[Operation, _Arguments] = {
     _O.DEAD_LETTER: _letter,
     _O.SIGNAL: lambda pick, history: {"name": pick(SIGNALS)},
     _O.LATE_RESULT: lambda pick, history: {"state": "SUCCEEDED"},
-}
     _O.REDRIVEN: lambda pick, history: {"again": pick(YES_NO)},
+}

@@ -81,6 +81,8 @@ class Holdfast:
         self._bounded = not unbounded_leases
         self._deadline = deadline_seconds
         self._make_store = store or (lambda: make_store(address, deadline_seconds=deadline_seconds))
+        self.meters = Meters()
+        """What this process counts of its submits and workers."""
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
         self._lock = threading.Lock()
         self._bridge = Bridge()
@@ -163,6 +165,8 @@ class Holdfast:
             return refused_submit(outcome)
         # By its id, not by the answer: one that was sent twice finds itself there.
         created = outcome.job.id == job.record.id
+        if created:
+            self.meters.submitted(outcome.job.task, outcome.job.queue)
         return JobHandle(outcome.job, self, call.task.unpack_result, created=created)
 
     async def _parent_id(self, parent: Any) -> JobId | None:
@@ -290,7 +294,7 @@ class Holdfast:
             poll_seconds=span_seconds(poll, "poll"),
             tick_seconds=span_seconds(tick, "tick"),
             reconcile=reconcile,
-            meters=meters,
+            meters=meters or self.meters,
             exits=exits,
         )
 

@@ -60,6 +60,7 @@ async def test_what_a_worker_did_is_what_is_scraped(app: Holdfast) -> None:
     assert healthy == 200
     assert value(samples, "holdfast_claims_total") == 5
     lanes = {name: {"task": name, "queue": "default"} for name in ("good", "flaky", "bad")}
+    assert value(samples, "holdfast_submitted_total", **lanes["good"]) == 2
     assert value(samples, "holdfast_completed_total", **lanes["good"]) == 2
     assert value(samples, "holdfast_completed_total", **lanes["flaky"]) == 1
     assert value(samples, "holdfast_retries_total", **lanes["flaky"]) == 1
@@ -71,6 +72,7 @@ async def test_what_a_worker_did_is_what_is_scraped(app: Holdfast) -> None:
         assert value(samples, "holdfast_queue_wait_seconds_count", **lanes[name]) == runs
     assert value(samples, "holdfast_alive", part="loop") == 1
     assert value(samples, "holdfast_alive", part="keeper") == 1
+    assert value(samples, "holdfast_alive", part="reconciler") == 1
 
 
 @pytest.mark.req("B23")

@@ -17,7 +17,7 @@ import typer
 from holdfast.app import Holdfast
 from holdfast.cli.running import FOUND_PROBLEMS, err, run
 from holdfast.logs import LogFormat, configure_logging
-from holdfast.services.crew import Crew, watch_lifeline
+from holdfast.services.crew import MEMBER, Crew, watch_lifeline
 from holdfast.services.worker import GRACE_SECONDS, POLL_SECONDS, Worker
 from holdfast.telemetry.depths import Depths, watch_depths
 from holdfast.telemetry.serving import serve_metrics
@@ -53,7 +53,10 @@ def worker(
     ] = POLL_SECONDS,
     reconcile: Annotated[bool, typer.Option(help="Sweep for lost leases and timers, too.")] = True,
     metrics_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Serve /metrics and /healthz there.")
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Serve /metrics and /healthz there; each process one further up."
+        ),
     ] = None,
     metrics_host: Annotated[str, typer.Option(help="On which address.")] = "127.0.0.1",
     log_format: Annotated[LogFormat, typer.Option(help="How log lines look.")] = LogFormat.TEXT,
@@ -78,7 +81,7 @@ def worker(
     )
     configure_logging(log_format, log_level, worker=made.name)
     err.print(f"worker {made.name} serves {queues} of {app!r}", markup=False)
-    metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    metrics = None if metrics_port is None else (metrics_host, _own_port(metrics_port))
     code = run(_serve(app, made, metrics))
     logging.shutdown()
     sys.stdout.flush()
@@ -139,6 +142,11 @@ def _without_processes(arguments: list[str]) -> list[str]:
         elif not argument.startswith("--processes="):
             kept.append(argument)
     return kept
+
+
+def _own_port(first: int) -> int:
+    """Give each process of a crew a port of its own; 0 lets the system choose anyway."""
+    return first + int(os.environ.get(MEMBER, "0")) if first else 0
 
 
 def _words(text: str) -> tuple[str, ...]:

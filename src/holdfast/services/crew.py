@@ -13,6 +13,8 @@ log = logging.getLogger(__name__)
 
 LIFELINE = "HOLDFAST_LIFELINE"
 """Names the descriptor by which a member of a crew notices that its parent is gone."""
+MEMBER = "HOLDFAST_MEMBER"
+"""Tells a member its number, from 0, by which it takes a port of its own."""
 SHORT_LIFE_SECONDS = 5.0
 SHORT_LIVES = 5
 """A member that dies so often in a row right after its start is not started again."""
@@ -42,18 +44,20 @@ class Crew:
         """Run until stopped; tells the exit code: 0 only if all members ended in order."""
         read, write = os.pipe()
         try:
-            codes = await asyncio.gather(*(self._keep(read) for _ in range(self._size)))
+            codes = await asyncio.gather(
+                *(self._keep(read, number) for number in range(self._size))
+            )
         finally:
             os.close(read)
             os.close(write)
         return max((abs(code) and 1 for code in codes), default=0)
 
-    async def _keep(self, lifeline: int) -> int:
+    async def _keep(self, lifeline: int, number: int) -> int:
         """Keep one member running; tells how the last one ended."""
         short_lives, pause = 0, 0.5
         while True:
             began = time.monotonic()
-            code = await self._run_one(lifeline)
+            code = await self._run_one(lifeline, number)
             if self._stopping.is_set():
                 return code
             if time.monotonic() - began < SHORT_LIFE_SECONDS:
@@ -69,14 +73,14 @@ class Crew:
             await self._rest(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
-    async def _run_one(self, lifeline: int) -> int:
+    async def _run_one(self, lifeline: int, number: int) -> int:
         if self._stopping.is_set():
             return 0
         member = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=(lifeline,),
-            env={**os.environ, LIFELINE: str(lifeline)},
+            env={**os.environ, LIFELINE: str(lifeline), MEMBER: str(number)},
         )
         self._members.add(member)
         try:

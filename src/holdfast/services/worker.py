@@ -192,7 +192,7 @@ class Worker:
                     self.name,
                     jitter=jitter,
                     tick_seconds=self._tick,
-                    on_sweep=self.meters.swept,
+                    meters=self.meters,
                 ).run()
             )
         self._rounds = [self._loop.create_task(self._guard(each)) for each in loops]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import BadData, BadTask
 from holdfast.lifecycle.payload import check_labels, check_text, check_time
-from holdfast.lifecycle.policy import Policy, policy_problems
+from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_problems
 from holdfast.lifecycle.states import Priority
 from holdfast.lifecycle.times import After, Time
 from holdfast.spans import Span, span_micros, span_seconds
@@ -92,7 +92,7 @@ def task_terms(task: str, options: TaskOptions, *, bounded: bool = True) -> Term
     """Read a task's options; whatever is wrong with them is told at registration (B7)."""
     try:
         _check_known(options, TaskOptions)
-        policy = _policy(Policy(), options)
+        policy = _policy(DEFAULT_POLICY, options)
         terms = Terms(
             queue=check_text(options.get("queue", "default"), "queue", limit=200),
             priority=_priority(options.get("priority", Priority.INTERACTIVE)),

@@ -140,7 +140,10 @@ async def test_what_makes_a_whole_batch_fail_is_found_and_fails_alone(
     # After the write: the neighbours are there already when they are sent again.
     store.after = poison
     answers = await asyncio.gather(
-        greet.submit("a"), greet.submit("poison"), greet.submit("b"), return_exceptions=True
+        greet.submit("a"),
+        greet.submit("poison"),
+        greet.options(dedupe_key="k").submit("b"),
+        return_exceptions=True,
     )
     assert isinstance(answers[1], LawBroken)
     assert [getattr(answer, "created", None) for answer in answers] == [True, None, True]

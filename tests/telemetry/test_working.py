@@ -16,7 +16,6 @@ from opentelemetry import trace
 from holdfast import Context, Holdfast, TransientError
 from holdfast.errors import JobError
 from holdfast.logs import JsonFormatter
-from holdfast.telemetry import Meters
 from holdfast.telemetry.serving import serve_metrics
 from holdfast.telemetry.tracing import carry, current_traceparent, trace_id_of
 from tests.telemetry.test_prometheus import get, scraped, value
@@ -47,14 +46,13 @@ async def test_what_a_worker_did_is_what_is_scraped(app: Holdfast) -> None:
     async def bad() -> None:
         raise ValueError("never")
 
-    meters = Meters()
-    async with app.worker(meters=meters):
+    async with app.worker():
         jobs = [await good.submit(), await good.submit(), await flaky.submit()]
         for job in jobs:
             await job.result(LIMIT)
         with pytest.raises(JobError):
             await (await bad.submit()).result(LIMIT)
-        with serve_metrics(meters, port=0) as server:
+        with serve_metrics(app.meters, port=0) as server:
             samples = await asyncio.to_thread(scraped, server)
             healthy, _ = await asyncio.to_thread(get, f"{server.url}/healthz")
     assert healthy == 200

@@ -16,6 +16,7 @@ from holdfast.lifecycle.policy import RELEASES_FREE, Policy
 from holdfast.lifecycle.states import EventType, Role, State
 from holdfast.lifecycle.times import After
 from holdfast.ports import ClaimRequest, Due, Store
+from holdfast.testing.acts import passed
 from tests.flow.test_perform import PEOPLE, claimed, submitted
 
 SWEEPER = Actor(Role.RECONCILER, "r")
@@ -145,6 +146,21 @@ async def test_a_job_past_its_deadline_times_out(store: Store, held: bool) -> No
     report = await swept(store)
     assert (await read(store, job.id)).error_code == "deadline"
     assert report.expired == 0, "it lost its time, not its lease"
+
+
+async def test_a_run_past_its_deadline_is_its_owners_to_kill_for_two_heartbeats(
+    store: Store,
+) -> None:
+    patience = Policy(heartbeat=100_000)
+    job = await submitted(store, deadline_at=After(1), policy=patience)
+    _, owner = await claimed(store)
+    await perform(store, job.id, c.Start(actor=owner))
+    await swept(store)
+    running = await read(store, job.id)
+    assert (running.state, running.deadline_at is not None) == (State.RUNNING, True)
+    await passed(store, (running.deadline_at or 0) + patience.running_lease)
+    await swept(store)
+    assert (await read(store, job.id)).error_code == "deadline"
 
 
 async def test_a_wait_whose_time_has_come_is_resumed(store: Store) -> None:

@@ -343,6 +343,29 @@ async def test_what_outlasts_the_grace_is_killed_and_given_back_or_ended(
     assert job.record.failures == (0 if idempotent else 1)
 
 
+async def test_an_attempt_whose_job_was_taken_away_is_stopped(app: Holdfast) -> None:
+    begun = asyncio.Event()
+    stopped: list[str | None] = []
+
+    @app.task(cancel_grace="1h")
+    async def taken(ctx: Context) -> int:
+        if ctx.attempt == 1:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.append(ctx.cancelled.reason)
+        return ctx.attempt
+
+    async with app.worker(tick=0.05):
+        job = await taken.submit()
+        await asyncio.wait_for(begun.wait(), LIMIT)
+        await until(job, State.RUNNING)
+        await (await app.store()).bump_epoch()
+        assert await job.result(LIMIT) == 2
+    assert stopped == ["lease_lost"]
+
+
 async def until(job: JobHandle[Any], state: State) -> None:
     """Look until a job is in a state."""
     async with asyncio.timeout(LIMIT):

@@ -100,7 +100,7 @@ def _decided(
 def remedy(job: Job, due: Due, actor: Actor, jitter: Callable[[], float]) -> c.Command | None:
     """Name the command that a due job calls for; None while it is its owner's to act."""
     now = due.now
-    if _past(job.deadline_at, now):
+    if _past(job.deadline_at, now) and not _is_owners(job, due):
         return c.TimeOut(actor=actor, as_of=now, error_code="deadline", reason="deadline passed")
     if job.state is State.WAITING and _past(job.run_at, now):
         return c.Resume(actor=actor, as_of=now, reason="the wait ended by its time")
@@ -112,6 +112,17 @@ def remedy(job: Job, due: Due, actor: Actor, jitter: Callable[[], float]) -> c.C
         return _after_no_start(job, due, actor, jitter)
     # A running job past its timeout is its owner's to kill, as long as the owner lives.
     return None
+
+
+def _is_owners(job: Job, due: Due) -> bool:
+    """Whether a passed deadline is for a live owner to act on: it kills, then it records.
+
+    For two heartbeats: an owner that renews its lease and never looks at its deadline is ended
+    all the same, and the record says that nobody saw it die.
+    """
+    lives = not _past(job.lease_expires_at, due.now) and (job.epoch or 1) >= due.epoch
+    patience = (job.deadline_at or 0) + job.policy.running_lease
+    return job.state is State.RUNNING and lives and not _past(patience, due.now)
 
 
 def _after_silence(

@@ -34,6 +34,7 @@ class Held:
         "attempt_task",
         "begun_at",
         "claimed",
+        "claimed_at",
         "commands",
         "context",
         "deadline_at",
@@ -56,6 +57,7 @@ class Held:
         """Hold a job claimed by a request that was sent at `asked_at`, by the monotonic clock."""
         record = claimed.job
         self.claimed = claimed
+        self.claimed_at = time.monotonic()
         self.record: Job = record
         self.actor = Actor(Role.OWNER, owner, record.attempt)
         self.task = task

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 ANNOUNCE_EVERY = 5
+MISSING_LIMIT = 500
+"""How many jobs that were taken away are looked at in one round."""
 SIGHTINGS = 2
 """How often an unknown job of ours is seen before it is given back: a claim's reply may be near."""
 
@@ -85,13 +87,28 @@ class Patrol:
     async def _ask_store(self) -> None:
         if self._rounds % ANNOUNCE_EVERY == 0:
             await self._store.announce(self._announcement)
+        asked_at = time.monotonic()
         owned = await self._store.owned(self._announcement.name)
+        await self._look_for_missing({job.id for job in owned}, asked_at)
         may_be_ours = self._may_be_ours()
         unknown = [job for job in owned if not self._recognise(job) and not may_be_ours(job.id)]
         self._strays = {job.id: self._strays.get(job.id, 0) + 1 for job in unknown}
         for job in unknown:
             if self._strays[job.id] >= SIGHTINGS:
                 await self._give_back(job)
+
+    async def _look_for_missing(self, owned: set[JobId], asked_at: float) -> None:
+        """Learn what became of jobs that are held here and no longer ours in the store."""
+        missing = [
+            id_
+            for id_, held in self._held.items()
+            if id_ not in owned and held.claimed_at < asked_at and not held.commands
+        ][:MISSING_LIMIT]
+        found = await self._store.get(missing) if missing else []
+        for id_, job in zip(missing, found, strict=True):
+            if job is not None and (held := self._held.get(id_)) is not None:
+                held.learn(job)
+                self._on_news(held)
 
     def _recognise(self, job: Job) -> bool:
         held = self._held.get(job.id)

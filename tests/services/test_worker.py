@@ -236,7 +236,9 @@ async def test_a_thread_that_cannot_be_killed_says_so_and_keeps_its_lease(app: H
         await asyncio.to_thread(begun.wait, LIMIT)
         await until(job, State.RUNNING)
         await job.cancel(hard=True)
-        while "unkillable" not in [event.facts.get("kill") for event in await job.events()]:
+        while "unkillable" not in [  # noqa: ASYNC110  the ledger gives no signal
+            event.facts.get("kill") for event in await job.events()
+        ]:
             await asyncio.sleep(0.05)
         assert (await job.refresh()).state is State.RUNNING
         let_go.set()
@@ -369,5 +371,5 @@ async def test_an_attempt_whose_job_was_taken_away_is_stopped(app: Holdfast) -> 
 async def until(job: JobHandle[Any], state: State) -> None:
     """Look until a job is in a state."""
     async with asyncio.timeout(LIMIT):
-        while (await job.refresh()).state is not state:
+        while (await job.refresh()).state is not state:  # noqa: ASYNC110  the ledger gives no signal
             await asyncio.sleep(0.01)

@@ -10,7 +10,7 @@ from holdfast.ports import WORKER_MEMORY, Store
 from holdfast.stores.workers import FORGET_BATCH
 from holdfast.testing.factories import announcement
 from tests.stores.ledgers import Ledger, make_ledger, problems_of
-from tests.stores.raw import ENGINES
+from tests.stores.raw import ENGINES, POSTGRES
 
 
 @pytest.fixture(params=ENGINES)
@@ -72,6 +72,20 @@ async def test_forgetting_is_bounded_and_goes_on(ledger: Ledger) -> None:
         await announce(store, "new")
 
         assert await names(store) == ["new"]
+
+
+async def test_nobody_waits_for_another_who_forgets(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ledger = make_ledger(request, tmp_path_factory, POSTGRES)
+    async with ledger.store() as store:
+        await announce(store, "old")
+        await age(ledger, WORKER_MEMORY + 1)
+        async with ledger.raw() as raw:
+            await raw.rows("DELETE FROM workers WHERE name = 'old'")
+            await asyncio.wait_for(announce(store, "new"), 5)
+
+        assert await names(store) == ["new", "old"]
 
 
 async def test_many_that_forget_at_once_neither_fail_nor_forget_each_other(ledger: Ledger) -> None:

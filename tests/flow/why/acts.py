@@ -12,13 +12,7 @@ from holdfast.ports import WORKER_SILENCE, Store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.acts import do, running_job
 from holdfast.testing.acts import submit_one as submit
-from holdfast.testing.factories import (
-    CONTROL,
-    HOUR,
-    announcement,
-    fresh,
-    owner_of,
-)
+from holdfast.testing.factories import CONTROL, HOUR, announcement, fresh, owner_of
 
 B = TypeVar("B", bound=r.Because)
 ERROR = b'{"type":"ValueError","message":"boom","traceback":"..."}'

@@ -16,15 +16,12 @@ from holdfast.flow.why import Why, why
 from holdfast.identity import mint_id
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.states import State
-from holdfast.lifecycle.times import LAST_INSTANT, SECOND
+from holdfast.lifecycle.times import LAST_INSTANT, SECOND, After
 from holdfast.ports import Store
-from holdfast.testing.acts import do, job_in, running_job
+from holdfast.testing.acts import do, job_in
 from holdfast.testing.acts import submit_one as submit
-from holdfast.testing.factories import (
-    CONTROL,
-    owner_of,
-)
-from tests.flow.why.acts import served, unkillable
+from holdfast.testing.factories import CONTROL, HOUR
+from tests.flow.why.acts import retrying, served, unkillable
 
 
 class Changed:
@@ -55,15 +52,13 @@ async def test_a_state_of_a_newer_version_says_to_upgrade(store: Store) -> None:
 
 
 async def test_a_job_that_moves_meanwhile_is_told_as_it_was_read(store: Store) -> None:
-    job = await running_job(store)
-    cancelled = await do(store, job, c.RequestCancel(actor=CONTROL))
-    done = await do(store, cancelled, c.Cancel(actor=owner_of(job)))
-    assert done.terminal
-    earlier: Any = Changed(store, **{n: getattr(job, n) for n in job.__struct_fields__})
+    job = await retrying(store)
+    await do(store, job, c.Reschedule(actor=CONTROL, run_at=After(2 * HOUR)))
+    earlier: Any = Changed(store, **{name: getattr(job, name) for name in job.__struct_fields__})
     answer = await why(earlier, job.id)
 
-    assert isinstance(answer.reason, r.Running)
-    assert answer.also == ()
+    assert isinstance(answer.reason, r.Backoff)
+    assert answer.reason.until == job.run_at
 
 
 @pytest.mark.parametrize("what", ["held", "ready", "running", "ended"])

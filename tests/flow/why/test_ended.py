@@ -8,14 +8,7 @@ from holdfast.lifecycle.states import Letter, Link, State
 from holdfast.ports import Store
 from holdfast.testing.acts import do, job_in, passed, running_job
 from holdfast.testing.acts import submit_one as submit
-from holdfast.testing.factories import (
-    CONTROL,
-    RECONCILER,
-    SCHEDULER,
-    SHORT_RUN,
-    new_job,
-    owner_of,
-)
+from holdfast.testing.factories import CONTROL, RECONCILER, SCHEDULER, SHORT_RUN, new_job, owner_of
 from tests.flow.why.acts import ERROR, ask
 
 

@@ -13,14 +13,7 @@ from holdfast.lifecycle.times import After
 from holdfast.ports import Store
 from holdfast.testing.acts import claim_one, do, passed, running_job
 from holdfast.testing.acts import submit_one as submit
-from holdfast.testing.factories import (
-    CONTROL,
-    HOUR,
-    RECONCILER,
-    SHORT_RUN,
-    fresh,
-    owner_of,
-)
+from holdfast.testing.factories import CONTROL, HOUR, RECONCILER, SHORT_RUN, fresh, owner_of
 from tests.flow.why.acts import ask, codes, retrying, served, silence, worker
 
 

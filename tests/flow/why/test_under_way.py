@@ -14,13 +14,7 @@ from holdfast.lifecycle.states import Cancel, Role, State
 from holdfast.lifecycle.times import After
 from holdfast.ports import Store
 from holdfast.testing.acts import claim_one, claimed_job, do, job_in, passed, running_job
-from holdfast.testing.factories import (
-    CONTROL,
-    HOUR,
-    SHORT_CLAIM,
-    SHORT_RUN,
-    owner_of,
-)
+from holdfast.testing.factories import CONTROL, HOUR, SHORT_CLAIM, SHORT_RUN, owner_of
 from tests.flow.why.acts import ask, codes, served, silence, unkillable, worker
 
 

@@ -231,9 +231,8 @@ ORDER BY rev LIMIT ?3
 
 -- name: latest_events
 -- One job's newest events of some types; of progress only what carries facts.
--- differs from postgres: `+` keeps it from looking for the types of all jobs.
 SELECT {{columns.events}} FROM events
-WHERE id = ?1 AND +type IN (SELECT value FROM json_each(?2))
+WHERE id = ?1 AND type IN (SELECT value FROM json_each(?2))
     AND (type <> {{event.job_progressed}} OR data IS NOT NULL)
 ORDER BY rev DESC LIMIT ?3
 

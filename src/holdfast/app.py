@@ -89,7 +89,7 @@ class Holdfast:
 
     def __repr__(self) -> str:
         """Tell where it keeps its jobs, without a password."""
-        return f"<Holdfast {self.url.rpartition('@')[2]}>"
+        return f"<Holdfast {self.url.rpartition('@')[2].partition('?')[0]}>"
 
     # -- tasks
 

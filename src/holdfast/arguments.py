@@ -293,7 +293,7 @@ class _Reading:
         match parameter.kind:
             case Parameter.VAR_POSITIONAL:
                 return NotRequired[_of(list, hint)]
-            case Parameter.VAR_KEYWORD if typing.get_origin(hint) is Unpack:
+            case Parameter.VAR_KEYWORD if typing.get_origin(hint) in (Unpack, typing.Unpack):
                 return NotRequired[typing.get_args(hint)[0]]
             case Parameter.VAR_KEYWORD:
                 return NotRequired[_of(dict, str, hint)]

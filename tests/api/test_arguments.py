@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 from uuid import UUID
 
 import pytest
+import typing_extensions
 from pydantic import BaseModel, Field
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import TypedDict
 
 from holdfast.arguments import Signature, Unknown
 from holdfast.context import Context
@@ -333,7 +334,11 @@ def test_constraints_and_typed_keywords_are_checked() -> None:
     def constrained(n: Annotated[int, Field(gt=0)], **extras: Unpack[Extras]) -> Any:
         return n, extras
 
+    def old(**extras: typing_extensions.Unpack[Extras]) -> Any:
+        return extras
+
     assert round_trip(constrained, 1, size=3) == (1, {"size": 3})
+    assert round_trip(old, size=3) == {"size": 3}
     with pytest.raises(ValidationError, match="n: Input should be greater than 0"):
         shape(constrained).pack((0,), {})
     with pytest.raises(ValidationError, match=r"extras\.size: Input should be a valid integer"):

@@ -115,4 +115,6 @@ async def test_what_could_not_be_opened_is_tried_anew(url: str) -> None:
 
 
 def test_an_app_does_not_tell_its_password() -> None:
-    assert repr(Holdfast("postgresql://me:secret@host/jobs")) == "<Holdfast host/jobs>"
+    for url in ("postgresql://me:secret@host/jobs", "postgresql://host/jobs?password=secret"):
+        assert "host/jobs>" in repr(Holdfast(url))
+        assert "secret" not in repr(Holdfast(url))

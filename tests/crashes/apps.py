@@ -26,6 +26,8 @@ MANY = {**BRISK, "retries": 50}
 STEADY_LEASE_SECONDS = 1.0
 STEADY: dict[str, Any] = {"lease": "1s", "heartbeat": "500ms", "backoff": "10ms"}
 """Leases that a busy machine does not lose by itself, for tests that count attempts."""
+DEADLINE = "HOLDFAST_TEST_DEADLINE"
+"""Names the seconds after which a worker process's store tells that its database is away."""
 Done: TypeAlias = dict[str, int]
 
 
@@ -206,4 +208,4 @@ def make_app(url: str = ":memory:", **settings: Any) -> Holdfast:
     return made
 
 
-app = make_app()
+app = make_app(deadline_seconds=float(os.environ.get(DEADLINE, "30")))

@@ -1,4 +1,4 @@
-"""Databases that are away for a while, on either engine."""
+"""Databases that are away for a while, and workers that are stopped beside them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 from holdfast.wiring import read_address
+from tests.support.crew import Member
 from tests.support.postgres import PostgresCluster
 
 
@@ -38,3 +39,28 @@ async def _locked(path: str) -> AsyncIterator[None]:
     finally:
         connection.execute("ROLLBACK")
         connection.close()
+
+
+def suspend_between_writes(member: Member, url: str) -> None:
+    """Stop a worker while it holds no lock of the database.
+
+    One that is stopped in the middle of a write to SQLite keeps everybody from writing until it
+    goes on: then no lease of its passes unnoticed, and there is nothing to test.
+    """
+    member.suspend()
+    while read_address(url).engine == "sqlite" and not _is_writable(url):
+        member.resume()
+        member.suspend()
+
+
+def _is_writable(path: str) -> bool:
+    connection = apsw.Connection(path)
+    connection.set_busy_timeout(200)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    except apsw.BusyError:
+        return False
+    finally:
+        connection.close()
+    return True

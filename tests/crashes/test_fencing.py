@@ -13,6 +13,7 @@ from holdfast.app import Holdfast
 from holdfast.jobs import JobHandle
 from holdfast.lifecycle.states import State
 from tests.crashes.apps import LEASE_SECONDS, STEADY_LEASE_SECONDS
+from tests.crashes.outages import suspend_between_writes
 from tests.crashes.waiting import all_ended, until
 from tests.support.checker import assert_kept
 from tests.support.crew import Crew
@@ -29,14 +30,14 @@ async def ended_attempt(job: JobHandle[Any]) -> int:
 
 @pytest.mark.req("B8", "C4", "B32")
 async def test_a_worker_stopped_past_its_lease_is_refused_when_it_goes_on(
-    app: Holdfast, crew: Crew, resource: Resource, tmp_path: Path
+    app: Holdfast, url: str, crew: Crew, resource: Resource, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     jobs = [await app.tasks[name].submit(str(gate)) for name in ("gated", "heedless")]
     victim = crew.start(**BRISK)
     for job in jobs:
         await until(lambda job=job: resource.saw(job.id, "begin"), "the victim to run it")
-    victim.suspend()
+    await asyncio.to_thread(suspend_between_writes, victim, url)
     gate.touch()
     async with app.worker(**BRISK):
         assert await all_ended(jobs) == [State.SUCCEEDED, State.SUCCEEDED]

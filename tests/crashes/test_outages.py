@@ -14,7 +14,7 @@ from holdfast.jobs import JobHandle
 from holdfast.lifecycle.states import State
 from holdfast.ports import Due
 from tests.crashes.apps import BRISK as BRISK_LEASES
-from tests.crashes.apps import LEASE_SECONDS, make_app
+from tests.crashes.apps import DEADLINE, LEASE_SECONDS, make_app
 from tests.crashes.outages import outage
 from tests.crashes.waiting import all_ended, until
 from tests.crashes.wrapped import Pausing, app_through
@@ -72,7 +72,7 @@ async def test_a_recovery_interrupted_by_a_restart_of_the_database_is_done_again
         troubled.worker(**BRISK),
     ):
         assert set(await all_ended(jobs)) == {State.SUCCEEDED}
-    assert interrupted == 2
+    assert interrupted > 0
     await assert_kept(await app.store(), resource, [job.id for job in jobs])
 
 
@@ -80,7 +80,7 @@ async def test_a_recovery_interrupted_by_a_restart_of_the_database_is_done_again
 async def test_a_worker_that_lost_its_database_stops_what_it_cannot_prove_and_comes_back(
     url: str, resource: Resource, request: pytest.FixtureRequest
 ) -> None:
-    reasons: list[str] = []
+    reasons: list[str | None] = []
     begun = asyncio.Event()
     app = make_app(url, deadline_seconds=IMPATIENT)
 
@@ -88,7 +88,10 @@ async def test_a_worker_that_lost_its_database_stops_what_it_cannot_prove_and_co
     async def waits(ctx: Context) -> int:
         begun.set()
         if ctx.attempt == 1:
-            reasons.append(await ctx.cancelled)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                reasons.append(ctx.cancelled.reason)
         return ctx.attempt
 
     async with app:
@@ -111,8 +114,8 @@ async def test_a_worker_started_while_its_database_is_away_waits_for_it(
 ) -> None:
     job = await app.tasks["quick"].submit()
     async with outage(url, request):
-        member = crew.start(**BRISK)
-        await until(lambda: "will try again" in member.said() or bool(member.name), "it to try")
+        member = crew.start(environment={DEADLINE: str(IMPATIENT)}, **BRISK)
+        await until(lambda: member.said().count("will try again") >= 2, "it to try")
         assert member.alive
     assert await all_ended([job]) == [State.SUCCEEDED]
     await assert_kept(await app.store(), resource, [job.id])

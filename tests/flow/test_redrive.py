@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.errors import BadData, NoSuchJob, Refused, RequestIdReused, StoreUnavailable
 from holdfast.flow.letters import show
+from holdfast.flow.perform import perform
 from holdfast.flow.redrive import Wish, discard, redrive
 from holdfast.identity import mint_id
 from holdfast.lifecycle import commands as c
@@ -19,7 +20,7 @@ from holdfast.lifecycle.states import KeyKind, Letter, Link, Priority, Role, Sta
 from holdfast.lifecycle.times import SECOND, After
 from holdfast.ports import Outcome, Query, Store
 from holdfast.testing.acts import claim_one, do, job_in, running_job, stored
-from holdfast.testing.factories import CONTROL, HOUR, JANITOR, SCHEDULER, owner_of
+from holdfast.testing.factories import CONTROL, HOUR, JANITOR, SCHEDULER, owner_of, worker
 from tests.flow.test_letters import dead
 from tests.flow.test_perform import Interrupting
 
@@ -221,6 +222,23 @@ async def test_a_redrive_that_came_between_the_look_and_the_write_is_the_one(
 
 
 @pytest.mark.req("B5", "C6")
+async def test_a_request_is_answered_by_its_own_redrive_whatever_came_before_and_after(
+    store: Store,
+) -> None:
+    job = await dead(store)
+    made: list[Job] = []
+
+    async def between() -> None:
+        await perform(store, job.id, c.LateResult(actor=worker("late"), state="SUCCEEDED"))
+        for request_id in ("r-1", None):
+            made.append(await redrive(store, job.id, CONTROL, again=True, request_id=request_id))
+
+    racing: Any = Interrupting(store, between, 1)
+    assert await redrive(racing, job.id, CONTROL, again=True, request_id="r-1") == made[0]
+    assert len(await made_of(store, job)) == 2
+
+
+@pytest.mark.req("B5", "C6")
 async def test_a_redrive_whose_reply_was_lost_is_found_again(store: Store) -> None:
     job = await dead(store)
     losing: Any = LosingReplies(store)
@@ -245,14 +263,17 @@ async def test_a_deliberate_redrive_whose_reply_was_lost_is_found_by_its_request
     assert await made_of(store, job) == [third.id, second.id, first.id]
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["once", "again"])
 @pytest.mark.parametrize(
-    "wish", [Wish(queue="slow"), Wish(retries=9), Wish(delay=SECOND)], ids=repr
+    "wish", [Wish(queue="slow"), Wish(retries=9), Wish(delay=SECOND)], ids=["queue", "tries", "due"]
 )
-async def test_a_request_id_for_another_redrive_is_refused(store: Store, wish: Wish) -> None:
+async def test_a_request_id_for_another_redrive_is_refused(
+    store: Store, wish: Wish, again: bool
+) -> None:
     job = await dead(store)
     await redrive(store, job.id, CONTROL, request_id="r-1")
     with pytest.raises(RequestIdReused):
-        await redrive(store, job.id, CONTROL, request_id="r-1", wish=wish)
+        await redrive(store, job.id, CONTROL, request_id="r-1", wish=wish, again=again)
     with pytest.raises(RequestIdReused):
         await discard(store, job.id, CONTROL, request_id="r-1")
     assert len(await made_of(store, job)) == 1

@@ -59,6 +59,18 @@ async def test_letters_are_discarded_in_bulk_up_to_a_limit(
     assert letters == [Letter.OPEN] * 2 + [Letter.DISCARDED] * 3
 
 
+@pytest.mark.parametrize("letter", [Letter.DISCARDED, Letter.REDRIVEN])
+async def test_bulk_is_about_open_letters_whatever_the_filter_says(
+    store: Store, letter: Letter
+) -> None:
+    put_away, still_open = await dead(store), await dead(store)
+    await discard(store, put_away.id, CONTROL)
+    report = await redrive_all(store, LetterFilter(letter=letter), CONTROL)
+
+    assert (report.seen, report.done) == (1, 1)
+    assert [len(await made_of(store, job)) for job in (put_away, still_open)] == [0, 1]
+
+
 async def test_one_poison_letter_does_not_stop_the_others(store: Store) -> None:
     jobs = [await dead(store) for _ in range(4)]
     poison = await cleaned(store, jobs[1])

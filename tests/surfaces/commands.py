@@ -60,5 +60,6 @@ async def dead(store: Store, *, code: str = "timeout", **wishes: Any) -> Job:
 def assert_harmless(text: str) -> None:
     """Nothing that a terminal would obey is in a command's output."""
     assert "owned" in text
+    assert "[red]:boom:" in text
     bad = [one for one in text if not one.isprintable() and one != "\n"]
     assert bad == []

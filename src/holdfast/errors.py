@@ -195,6 +195,12 @@ class BadTask(HoldfastError):
     code = "bad_task"
 
 
+class UnfitResult(HoldfastError):
+    """A handler returned what cannot be kept: not JSON, too large, or not what it announced."""
+
+    code = "unfit_result"
+
+
 class NoSuchTask(HoldfastError):
     """No task of that name is registered here."""
 

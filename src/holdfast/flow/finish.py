@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.errors import HoldfastError, PermanentError, TransientError, ValidationError
+from holdfast.errors import (
+    HoldfastError,
+    NoSuchTask,
+    PermanentError,
+    TransientError,
+    UnfitResult,
+    ValidationError,
+)
 from holdfast.flow.reports import report_of
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Actor, Job
@@ -14,18 +21,6 @@ from holdfast.lifecycle.times import SECOND
 
 HANDLER_ERROR = "handler_error"
 """The code of an error that is none of Holdfast's own; its type stands in the body."""
-
-
-class UnknownTask(HoldfastError):
-    """A worker claimed a job whose task it does not have."""
-
-    code = "unknown_task"
-
-
-class UnfitResult(HoldfastError):
-    """A handler returned what cannot be kept."""
-
-    code = "validation_failed"
 
 
 def error_body(error: BaseException) -> Body:
@@ -46,7 +41,7 @@ def after_error(
             return c.Fail(actor=actor, error_code=error.reason_code, body=error_body(error))
         case _ if may_retry(job, started=started):
             return _retry(actor, error, jitter)
-        case UnknownTask():
+        case NoSuchTask():
             return _dead(actor, "dependency_unavailable", "input", error)
         case _:
             return _exhausted(job, actor, error)

@@ -17,14 +17,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from holdfast.context import TRACEPARENT, Context, current_context
-from holdfast.errors import BadData, HoldfastError
-from holdfast.flow.finish import (
-    UnfitResult,
-    UnknownTask,
-    after_error,
-    after_shutdown,
-    after_timeout,
-)
+from holdfast.errors import BadData, HoldfastError, NoSuchTask, UnfitResult
+from holdfast.flow.finish import after_error, after_shutdown, after_timeout
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.payload import Body
 from holdfast.points import reach
@@ -111,7 +105,7 @@ class Attempts:
         """Check, start and call; tells the command that ends the attempt."""
         task = held.task
         if task is None:
-            raise UnknownTask(f"no task {held.record.task!r} here")
+            raise NoSuchTask(f"this worker has no task {held.record.task!r}")
         arguments, named = task.bind(held.claimed.body)
         reach("attempt.bound")
         ctx = self._begun(held)

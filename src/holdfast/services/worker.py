@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 from holdfast.errors import HoldfastError, LeaseConflictError, StoreUnavailable
@@ -123,12 +122,7 @@ class Worker:
         self._begin_loops()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop, finish or give back what is held, and let go."""
         self.stop()
         await self._shut_down()

@@ -154,6 +154,11 @@ def test_without_a_yes_nothing_is_done(place: str, answer: str | None) -> None:
     assert set(letters(place).values()) == {Letter.OPEN}
 
 
+def test_where_there_is_nothing_to_do_nobody_is_asked(place: str) -> None:
+    outcome = run(place, "dlq", "discard", "--all", "--queue", "none")
+    assert (outcome.exit_code, outcome.output) == (0, "0 discarded\n")
+
+
 def test_a_script_says_yes_beforehand_and_gets_a_report(place: str) -> None:
     report = answered(place, "dlq", "discard", "--all", "--yes", "--limit", "2")
     assert report == {"seen": 2, "done": 2, "skipped": 0, "failures": 0, "failed": {}}

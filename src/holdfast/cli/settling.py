@@ -100,7 +100,7 @@ def settle_many(url: str, asked: Filters, bulk: Bulk, act: Act) -> None:
     if bulk.dry_run:
         _say_dry(bulk, total)
         return
-    if not bulk.yes:
+    if total and not bulk.yes:
         _confirm(bulk, total)
     report = run(with_store(url, work))
     _say_settled(bulk, report)

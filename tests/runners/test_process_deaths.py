@@ -47,12 +47,14 @@ async def test_an_async_handler_may_end_its_process_too(given: World, how: str) 
     assert error.exit_code == DEATHS[how]["exit_code"]
 
 
-async def test_a_fork_of_the_process_does_not_keep_its_channel_open(given: World) -> None:
-    forked = await given.run("fork_and_talk")
+@pytest.mark.parametrize("how", ["python", "c"])
+async def test_a_copy_of_the_process_does_not_hide_its_death(given: World, how: str) -> None:
+    forked, channel = await given.run("fork", how=how)
     try:
-        assert await given.run("add", a=1, b=2) == 3
         error = await failure(given, "die", how="exit_hard")
         assert isinstance(error, HandlerDied)
         assert error.exit_code == 3
+        held = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{forked}/fd")}
+        assert (channel in held) == (how == "c")
     finally:
         os.kill(forked, signal.SIGKILL)

@@ -163,9 +163,13 @@ async def test_a_process_whose_channel_is_closed_in_the_middle_of_a_job_ends_its
 
 
 def test_a_process_whose_worker_is_already_gone_ends_at_once() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast.runners.child", "1", "0", "0"],
-        check=False,
-        timeout=30,
-    )
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = str(theirs.fileno())
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast.runners.child", "1", channel, channel],
+            pass_fds=[theirs.fileno()],
+            check=False,
+            timeout=30,
+        )
     assert done.returncode == 1

@@ -83,6 +83,9 @@ class Spawned:
 
     def _ended(self, code: int) -> None:
         self._tether.close()
+        # A stray copy of the process may hold the other end open; what was sent can still be read.
+        with contextlib.suppress(OSError):
+            self.channel.shutdown(socket.SHUT_RD)
         if not self.exit.done():
             self.exit.set_result(code)
 

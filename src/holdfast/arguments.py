@@ -68,6 +68,9 @@ class Shape(Protocol):
         """Read a result."""
 
 
+_PLAIN = (bool, int, float, str)
+
+
 class Signature:
     """The shape of a function that is at hand."""
 
@@ -89,6 +92,13 @@ class Signature:
         self._validate_json = self._form.validator.validate_json
         self._result = read.result_form()
         self._returns_none = read.returns is None or read.returns is type(None)
+        # Values of exactly these types are JSON as they are: pydantic would only cost time.
+        self._plain_result = read.returns if read.returns in _PLAIN else None
+        self._plain = (
+            dict(read.hints)
+            if self._by_name and all(hint in _PLAIN for hint in read.hints.values())
+            else None
+        )
 
     def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Body:
         """Validate the arguments of a call and write them as JSON."""
@@ -96,7 +106,7 @@ class Signature:
             return EMPTY
         named = self._named(args, kwargs)
         what = f"the arguments of {self._task}()"
-        if self._all_loose:
+        if self._all_loose or self._is_plain(named):
             return encode_body(named, what)
         try:
             checked = self._form.validator.validate_python(named)
@@ -123,7 +133,7 @@ class Signature:
         what = f"the result of {self._task}()"
         if value is None and self._returns_none:
             return NULL
-        if self._result is None:
+        if self._result is None or type(value) is self._plain_result:
             return encode_body(value, what)
         try:
             checked = self._result.validator.validate_python(value)
@@ -154,6 +164,10 @@ class Signature:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
             raise ValidationError(f"{self._task}() cannot be called so: {error}") from error
+
+    def _is_plain(self, named: dict[str, Any]) -> bool:
+        plain = self._plain
+        return plain is not None and all(type(value) is plain[n] for n, value in named.items())
 
     def _placed(self, named: dict[str, Any]) -> Bound:
         """Lay out arguments of which some can only be given by position, or are gathered."""

@@ -21,6 +21,7 @@ from holdfast.context import Context, current_context
 from holdfast.errors import PermanentError, TransientError, ValidationError
 from holdfast.lifecycle.payload import Body, decode_body, encode_body
 from holdfast.runners.channel import Channel
+from holdfast.telemetry.tracing import current_traceparent
 
 Function = Callable[..., Any]
 
@@ -105,6 +106,16 @@ async def current_in_a_task(ctx: Context) -> bool:
 
 
 @app.task
+def trace(ctx: Context) -> str | None:
+    return current_traceparent()
+
+
+@app.task
+async def trace_async(ctx: Context) -> str | None:
+    return await asyncio.create_task(asyncio.to_thread(current_traceparent))
+
+
+@app.task
 def say(ctx: Context) -> None:
     ctx.progress({"done": 1})
     ctx.heartbeat()
@@ -172,7 +183,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
     "validation": lambda: ValidationError("no such colour"),
     "unreadable": Unreadable,
     "interrupt": KeyboardInterrupt,
-    "cancelled": asyncio.CancelledError,
+    "cancelled": lambda: asyncio.CancelledError("asked to"),
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import BadAddress, HandlerDied, RemoteError
+from holdfast.errors import BadAddress, HandlerDied, NoSuchTask, RemoteError
 from holdfast.runners.loading import app_reference
 from tests.runners.worlds import failure, world
 
@@ -50,6 +50,7 @@ async def test_an_import_that_kills_the_process_is_told() -> None:
 async def test_a_task_that_the_process_does_not_find_is_named() -> None:
     async with world() as given:
         error = await failure(given, "no_such_task")
+    assert isinstance(error, NoSuchTask)
     assert "no task 'no_such_task'" in str(error)
 
 

@@ -10,12 +10,13 @@ import time
 import pytest
 
 from holdfast.errors import (
-    BadData,
     PermanentError,
     RemoteError,
     TransientError,
+    UnfitResult,
     ValidationError,
 )
+from holdfast.telemetry.tracing import carry
 from tests.runners.worlds import World, failure, world
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -126,11 +127,27 @@ async def test_any_other_error_is_told_with_its_traceback_and_causes(given: Worl
     )
 
 
-@pytest.mark.parametrize("how", ["unreadable", "interrupt", "cancelled"])
+@pytest.mark.parametrize("how", ["unreadable", "interrupt"])
 async def test_no_exception_is_too_odd_to_be_told(given: World, how: str) -> None:
     for task in ("fail", "fail_async"):
         assert isinstance(await failure(given, task, how=how), RemoteError)
     assert await given.run("add", a=1, b=2) == 3
+
+
+@pytest.mark.parametrize("task", ["fail", "fail_async"])
+async def test_a_handler_that_gives_up_is_cancelled_to_the_worker(given: World, task: str) -> None:
+    with pytest.raises(asyncio.CancelledError, match="asked to"):
+        await given.run(task, how="cancelled")
+    assert await given.run("add", a=1, b=2) == 3
+
+
+@pytest.mark.req("B23")
+async def test_the_workers_trace_goes_on_in_the_process(given: World) -> None:
+    traceparent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+    with carry(traceparent):
+        assert await given.run("trace") == traceparent
+        assert await given.run("trace_async") == traceparent
+    assert await given.run("trace") is None
 
 
 async def test_endless_recursion_is_an_error_like_any_other(given: World) -> None:
@@ -146,7 +163,7 @@ async def test_a_result_that_cannot_be_kept_is_refused_where_it_was_made(given: 
         ("answer_without_looking", {}),
         ("answer_oddly", {}),
     ):
-        assert type(await failure(given, task, **arguments)) is BadData
+        assert type(await failure(given, task, **arguments)) is UnfitResult
     assert len(await given.run("answer_at_length", size=1024 * 1024 - 2)) == 1024 * 1024 - 2
     assert await given.run("pid") == first
 

@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from holdfast.context import Context, current_context
-from holdfast.errors import BadData
+from holdfast.errors import BadData, NoSuchTask, UnfitResult
 from holdfast.flow.reports import report_of
 from holdfast.lifecycle.payload import BODY_LIMIT, Body
 from holdfast.runners import loading, wire
@@ -28,6 +28,7 @@ from holdfast.runners.channel import Channel
 from holdfast.runners.condition import Traces, memory_bytes
 from holdfast.runners.outcomes import raised
 from holdfast.runners.records import forward
+from holdfast.telemetry.tracing import carry
 
 _PR_SET_PDEATHSIG = 1
 
@@ -61,6 +62,7 @@ class Job:
         """Restore its context."""
         self.task = run.task
         self.body = run.body
+        self.traceparent = run.traceparent
         self.link = WorkerLink(channel)
         self.context = Context.restore(run.facts, self.link)
 
@@ -142,16 +144,14 @@ class Child:
     def _call(self, job: Job) -> bytes:
         task = self._tasks.get(job.task)
         if task is None:
-            raise LookupError(f"the app has no task {job.task!r} in the handler's process")
+            raise NoSuchTask(f"the app has no task {job.task!r} in the handler's process")
         current_context.set(job.context)
-        value = task.call(job.context, job.body)
-        if inspect.isawaitable(value):
-            self._loop = self._runner.get_loop()
-            value = self._runner.run(_awaited(value), context=copy_context())
-        body = task.pack_result(value)
-        if len(body) > BODY_LIMIT:
-            raise BadData(f"result is {len(body):,} bytes of JSON; the limit is {BODY_LIMIT:,}")
-        return bytes(body)
+        with carry(job.traceparent):
+            value = task.call(job.context, job.body)
+            if inspect.isawaitable(value):
+                self._loop = self._runner.get_loop()
+                value = self._runner.run(_awaited(value), context=copy_context())
+        return _packed(task, value)
 
     def _condition(self, before: Traces, in_order: bool) -> wire.Condition:
         # What a handler leaves running when it succeeds it leaves on purpose: a pool, a browser.
@@ -163,6 +163,17 @@ class Child:
         # Before it is sent: the answer to it may already be the next job.
         self._job, self._busy = None, False
         self._channel.send(message)
+
+
+def _packed(task: Any, value: Any) -> bytes:
+    """Write a result down, here: one that is too large never reaches the worker."""
+    try:
+        body = task.pack_result(value)
+        if len(body) > BODY_LIMIT:
+            raise BadData(f"{len(body):,} bytes of JSON; the limit is {BODY_LIMIT:,}")
+    except BadData as error:
+        raise UnfitResult(f"the result of {task.name} cannot be kept: {error}") from error
+    return bytes(body)
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:

@@ -14,6 +14,7 @@ from holdfast.runners import wire
 from holdfast.runners.outcomes import not_loaded
 from holdfast.runners.records import log_levels, replay
 from holdfast.runners.spawned import Spawned
+from holdfast.telemetry.tracing import current_traceparent
 
 _MODULE = "holdfast.runners.child"
 _READ_SIZE = 64 * 1024
@@ -66,7 +67,9 @@ class Conversation:
         self.jobs += 1
         self.began = False
         plain = None if body is None else bytes(body)  # a Body is not for the wire
-        await self._say(wire.Run(task=task, facts=ctx.facts(), body=plain))
+        traceparent = current_traceparent()
+        order = wire.Run(task=task, facts=ctx.facts(), body=plain, traceparent=traceparent)
+        await self._say(order)
         asking = asyncio.create_task(self._pass_on(ctx.cancelled))
         try:
             return await self._outcome(ctx)

@@ -51,6 +51,7 @@ class Run(Struct, frozen=True, tag=True, kw_only=True):
     task: str
     facts: bytes
     body: bytes | None
+    traceparent: str | None = None
 
 
 class Cancel(Struct, frozen=True, tag=True):

@@ -71,6 +71,16 @@ async def test_what_the_process_logs_goes_through_the_workers_logging(
     assert "ValueError: odd" in caplog.handler.format(failed)
 
 
+async def test_an_app_that_logs_by_itself_is_not_heard_twice(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with world("tests.runners.own_logging:app") as given:
+        await given.run("log")
+
+    assert capfd.readouterr().err.count("from a library") == 1
+    assert "from a library" not in caplog.text
+
+
 async def test_what_a_handler_prints_goes_where_the_workers_output_goes(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

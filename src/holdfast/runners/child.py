@@ -117,9 +117,10 @@ class Child:
     def _load(self, order: wire.Load) -> bool:
         sys.path[:] = order.search_path
         sys.argv[:] = order.arguments
-        forward(self._channel.send, order.log_levels)
+        forwarder = forward(self._channel.send, order.log_levels)
         try:
             self._tasks = loading.load_tasks(order.app)
+            forwarder.step_aside()
         except BaseException as error:  # noqa: BLE001  (a script may even exit when imported)
             self._tell(wire.Unusable(report_of(error)))
             return False

@@ -25,11 +25,13 @@ def log_levels() -> dict[str, int]:
     }
 
 
-def forward(send: Callable[[LogRecord], None], levels: dict[str, int]) -> None:
+def forward(send: Callable[[LogRecord], None], levels: dict[str, int]) -> Forwarder:
     """Have everything that is logged here sent to the worker, at its levels."""
-    logging.root.addHandler(Forwarder(send))
+    forwarder = Forwarder(send)
+    logging.root.addHandler(forwarder)
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
+    return forwarder
 
 
 class Forwarder(logging.Handler):
@@ -39,6 +41,11 @@ class Forwarder(logging.Handler):
         """Send through the process's channel."""
         super().__init__()
         self._send = send
+
+    def step_aside(self) -> None:
+        """Stop if the app has set up handlers of its own: nothing shall be said twice."""
+        if logging.root.handlers != [self]:
+            logging.root.removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Put the record into words: only text crosses."""

@@ -1,0 +1,8 @@
+"""An app that sets up logging when it is imported."""
+
+from holdfast.logs import configure_logging
+from tests.runners.handlers import app
+
+__all__ = ["app"]
+
+configure_logging()

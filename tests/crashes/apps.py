@@ -197,6 +197,7 @@ def make_app(url: str = ":memory:", **settings: Any) -> Holdfast:
     made.task(name="patient")(quick)
     made.task(isolate="process", **MANY)(isolated)
     made.task(name="steady_gated", retries=50, cancel_grace="0s", **STEADY)(gated)
+    made.task(name="steady_lasting", retries=50, **STEADY)(lasting)
     made.task(retries=50, **STEADY)(blocking)
     made.task(retries=50, **BRISK)(hoarding)
     poison: dict[str, Any] = {"retries": 2, **BRISK}

@@ -21,7 +21,7 @@ from tests.support.checker import assert_kept
 from tests.support.resource import Resource
 
 BRISK: dict[str, Any] = {"tick": "50ms", "poll": "50ms"}
-INSIDE_A_WRITE = frozenset({"sqlite.committing"})
+INSIDE_A_WRITE = frozenset({"sqlite.committing", "sqlite.committed"})
 """Nobody else can write before it is over: the cancel is sent there, and comes right behind."""
 
 
@@ -73,7 +73,7 @@ async def test_a_cancel_at_any_instant_ends_the_job_once_and_for_good(
     app = make_app(url)
 
     @app.task(retries=5, cancel_grace="50ms", **BRISK_LEASES)
-    async def patient(ctx: Context) -> Any:
+    async def waits(ctx: Context) -> Any:
         running.add(ctx.attempt)
         try:
             begin(ctx)
@@ -84,7 +84,7 @@ async def test_a_cancel_at_any_instant_ends_the_job_once_and_for_good(
             running.discard(ctx.attempt)
 
     async with app:
-        job = await patient.submit()
+        job = await waits.submit()
         canceller = Canceller(url, job.id, hard=hard)
         wait = point not in INSIDE_A_WRITE
         async with app.worker(**BRISK):

@@ -110,9 +110,11 @@ async def test_a_lease_renewed_between_a_sweeps_look_and_its_write_is_left_alone
             victim.resume()
             await asyncio.sleep(0.3)
 
-    async with app_through(url, lambda store: Pausing(store, goes_on)) as troubled:
-        async with troubled.worker(**BRISK):
-            assert await all_ended([job]) == [State.SUCCEEDED]
+    async with (
+        app_through(url, lambda store: Pausing(store, goes_on)) as troubled,
+        troubled.worker(**BRISK),
+    ):
+        assert await all_ended([job]) == [State.SUCCEEDED]
     assert looked
     await assert_kept(await app.store(), resource, [job.id])
 

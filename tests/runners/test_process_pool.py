@@ -50,6 +50,16 @@ async def test_a_process_that_died_between_two_jobs_costs_no_job() -> None:
         assert await given.run("pid") != first
 
 
+async def test_a_process_that_died_between_two_jobs_is_let_go_at_once() -> None:
+    async with world() as given:
+        before = descriptors()
+        os.kill(await given.run("pid"), signal.SIGKILL)
+        async with asyncio.timeout(30):
+            (process,) = given.runner._all
+            await process.hung_up.wait()
+        assert descriptors() == before
+
+
 async def test_closing_leaves_no_process_and_no_descriptor() -> None:
     before = descriptors()
     async with world(processes=3, jobs_per_process=5) as given:
@@ -58,6 +68,8 @@ async def test_closing_leaves_no_process_and_no_descriptor() -> None:
             await given.run("die", how="exit_hard")
         busy = asyncio.create_task(given.run("hold"))
         pids |= set(await given.heard())
+        while not given.runner._idle:
+            pids.add(await given.run("pid"))
         given.runner._idle[0].process.kill()
 
     with pytest.raises(HandlerDied):

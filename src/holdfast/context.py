@@ -10,15 +10,18 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Generator, MutableMapping
+from collections.abc import Callable, Generator, MutableMapping
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
+from holdfast.durable.messages import Reply, Request
+from holdfast.durable.replay import Durable, step_terms
 from holdfast.lifecycle.payload import Body, encode_body
 from holdfast.ports import Claimed
+from holdfast.spans import Span, span_seconds
 
 TRACEPARENT = "traceparent"
 """The key under which a job's `env` carries the W3C trace context of its submitter."""
@@ -35,6 +38,9 @@ class Link(Protocol):
 
     def heartbeat(self) -> None:
         """Renew the lease in the handler's own name."""
+
+    def ask(self, request: Request, answer: Callable[[Reply], None]) -> None:
+        """Have something remembered or recalled; `answer` is called in any thread."""
 
 
 class Token(Struct, frozen=True):
@@ -169,7 +175,7 @@ Source: TypeAlias = Claimed | JobFacts
 class Context:
     """A handler's view of the attempt it runs."""
 
-    __slots__ = ("_link", "_source", "attempt", "cancelled", "ends_at", "epoch")
+    __slots__ = ("_durable", "_link", "_source", "attempt", "cancelled", "ends_at", "epoch")
 
     def __init__(
         self,
@@ -187,6 +193,7 @@ class Context:
         self.attempt = attempt
         self.epoch = epoch
         self.cancelled = Cancelled()
+        self._durable: Durable | None = None
 
     @property
     def job(self) -> JobFacts:
@@ -227,6 +234,57 @@ class Context:
         """Renew the lease now. Not needed while the worker lives: its keeper does it."""
         self._link.heartbeat()
 
+    async def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        retries: int = 0,
+        backoff: Span = "500ms",
+        verify: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Do something once, whatever happens to this attempt: its result is remembered.
+
+        A later attempt gets the result and does not call `fn` again. Named by `name` and how often
+        it was used before. Where an attempt may die between the effect and its record, `verify`
+        (called with the same arguments) says whether it happened: `Happened(result)`,
+        `NOT_HAPPENED`, or `UNKNOWN`, which a person resolves.
+        """
+        terms = step_terms(retries, backoff, verify)
+        return await self.durable.drive(self.durable.step(name, fn, args, kwargs, terms))
+
+    async def sleep(self, span: Span) -> None:
+        """Park the job: its slot is free, and it goes on after the time, even after a restart."""
+        await self.durable.drive(self.durable.sleep(span_seconds(span, "sleep")))
+
+    async def wait_for(self, signal: str, *, timeout: Span | None = None) -> Any:
+        """Park the job until a signal comes; returns what was sent, or raises WaitTimeout."""
+        limit = None if timeout is None else span_seconds(timeout, "timeout")
+        return await self.durable.drive(self.durable.wait_for(signal, limit))
+
+    @property
+    def sync(self) -> SyncCalls:
+        """The durable calls for a handler that is no coroutine: they block its thread."""
+        return SyncCalls(self)
+
+    @property
+    def durable(self) -> Durable:
+        """What this attempt has done, and what earlier ones have."""
+        if self._durable is None:
+            self._durable = Durable(self._link.ask)
+        return self._durable
+
+    def ask(self, request: Request, answer: Callable[[Reply], None]) -> None:
+        """Hand a request of an isolated handler on."""
+        self._link.ask(request, answer)
+
+    def finish(self) -> None:
+        """Check, at the end, that the handler did what its earlier attempts have recorded."""
+        if self._durable is not None:
+            self._durable.finish()
+
     def facts(self) -> bytes:
         """Write all of this down for a child process."""
         return _encoder.encode(
@@ -248,6 +306,43 @@ class Context:
         if told.cancelled is not None:
             context.cancelled.set(told.cancelled)
         return context
+
+
+class SyncCalls:
+    """`ctx.sync`: steps and waits for handlers that run in a thread, or in a process."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: Context) -> None:
+        """Act for a context."""
+        self._context = context
+
+    def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        retries: int = 0,
+        backoff: Span = "500ms",
+        verify: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Do something once; see `Context.step`."""
+        durable = self._context.durable
+        terms = step_terms(retries, backoff, verify)
+        return durable.drive_sync(durable.step(name, fn, args, kwargs, terms))
+
+    def sleep(self, span: Span) -> None:
+        """Park the job; see `Context.sleep`."""
+        durable = self._context.durable
+        durable.drive_sync(durable.sleep(span_seconds(span, "sleep")))
+
+    def wait_for(self, signal: str, *, timeout: Span | None = None) -> Any:
+        """Park the job until a signal comes; see `Context.wait_for`."""
+        limit = None if timeout is None else span_seconds(timeout, "timeout")
+        durable = self._context.durable
+        return durable.drive_sync(durable.wait_for(signal, limit))
 
 
 def _job_facts(claimed: Claimed) -> JobFacts:

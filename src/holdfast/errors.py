@@ -195,6 +195,18 @@ class BadTask(HoldfastError):
     code = "bad_task"
 
 
+class StepMismatch(HoldfastError):
+    """A handler's steps are not those that its earlier attempts recorded: its code has changed."""
+
+    code = "step_mismatch"
+
+
+class WaitTimeout(HoldfastError, TimeoutError):
+    """What a handler waited for did not come in time."""
+
+    code = "wait_timeout"
+
+
 class UnfitResult(HoldfastError):
     """A handler returned what cannot be kept: not JSON, too large, or not what it announced."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from holdfast.context import Context, JobFacts
+from holdfast.durable.messages import Refused, Reply, Request
 from holdfast.errors import HoldfastError
 from holdfast.lifecycle.payload import Body, decode_body, encode_body
 from holdfast.runners.processes import ProcessRunner, ProcessSettings
@@ -26,6 +27,10 @@ class RecordingLink:
 
     def progress(self, body: Body) -> None:
         self.said.put_nowait(decode_body(body))
+
+    def ask(self, request: Request, answer: Callable[[Reply], None]) -> None:
+        """Remember nothing: no handler here makes durable calls."""
+        answer(Refused("not_here", f"nobody answers {request}"))
 
     def heartbeat(self) -> None:
         self.beats += 1

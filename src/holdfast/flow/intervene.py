@@ -6,7 +6,7 @@ from holdfast.errors import Refused
 from holdfast.flow.perform import perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Actor, Job, JobId
-from holdfast.lifecycle.states import OWNED, State
+from holdfast.lifecycle.states import OWNED
 from holdfast.lifecycle.states import Cancel as Mode
 from holdfast.ports import Store
 
@@ -61,14 +61,9 @@ async def signal(
     *,
     request_id: str | None = None,
 ) -> Job:
-    """Send a signal, and wake the job if it was waiting for it."""
-    job = await perform(
-        store, id, c.SignalJob(actor=actor, name=name, body=body, request_id=request_id)
-    )
-    if job.state is not State.WAITING or job.wait_for != name:
-        return job
-    try:
-        return await perform(store, id, c.Resume(actor=actor))
-    except Refused:
-        # Somebody else resumed it first; the signal is consumed or still buffered.
-        return (await store.get([id]))[0] or job
+    """Send a signal, and wake the job if it was waiting for it: in one commit.
+
+    In two, a death between them would leave a job waiting for what is there.
+    """
+    command = c.SignalJob(actor=actor, name=name, body=body, request_id=request_id)
+    return await perform(store, id, command, follow=c.Resume(actor=actor))

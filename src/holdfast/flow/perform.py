@@ -23,11 +23,17 @@ from holdfast.ports import Committed, Lost, Rejected, Store
 
 
 async def perform(
-    store: Store, id: JobId, command: Command, *, expected_rev: int | None = None
+    store: Store,
+    id: JobId,
+    command: Command,
+    *,
+    expected_rev: int | None = None,
+    follow: Command | None = None,
 ) -> Job:
     """Carry a command out, once, and return the record it led to.
 
     An `expected_rev` given by the caller is never rebased: if the job has moved on, it is told so.
+    `follow` is carried out in the same commit, if the law allows it upon the first.
     """
     job = await _read(store, id)
     if repeat := await _repeated(store, job, command):
@@ -38,7 +44,7 @@ async def perform(
         change = _accepted(job, decision)
         if change is None:
             return job
-        outcome = (await store.commit([change]))[0]
+        outcome = (await store.commit([change, *_follow(change, follow)]))[-1]
         if not isinstance(outcome, Lost):
             return _written(job, outcome)
         job, decision = await _decide_anew(store, change, outcome, command, expected_rev)
@@ -97,6 +103,11 @@ def _accepted(job: Job, decision: Decision) -> Change | None:
             return None
         case Change():
             return decision
+
+
+def _follow(change: Change, command: Command | None) -> list[Change]:
+    decision = None if command is None else decide(change.next, command)
+    return [decision] if isinstance(decision, Change) else []
 
 
 def refused(code: str, message: str, job_id: str) -> HoldfastError:

@@ -14,12 +14,14 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import copy_context
+from itertools import count
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from holdfast.context import Context, current_context
+from holdfast.durable.messages import Reply, Request
 from holdfast.errors import BadData, NoSuchTask, UnfitResult
 from holdfast.flow.reports import report_of
 from holdfast.lifecycle.payload import BODY_LIMIT, Body
@@ -39,6 +41,8 @@ class WorkerLink:
     def __init__(self, channel: Channel) -> None:
         """Speak over the process's channel."""
         self._channel = channel
+        self._asked: dict[int, Callable[[Reply], None]] = {}
+        self._numbers = count(1)
         self.over = False
 
     def progress(self, body: Body) -> None:
@@ -48,6 +52,19 @@ class WorkerLink:
     def heartbeat(self) -> None:
         """Have the worker renew the lease."""
         self._offer(wire.Heartbeat())
+
+    def ask(self, request: Request, answer: Callable[[Reply], None]) -> None:
+        """Have the worker recall or remember something."""
+        if self.over:
+            return
+        number = next(self._numbers)
+        self._asked[number] = answer
+        self._channel.send(wire.Asking(number, request))
+
+    def answer(self, number: int, reply: Reply) -> None:
+        """Hand an answer to whoever asked; called in the thread that listens."""
+        if (answer := self._asked.pop(number, None)) is not None:
+            answer(reply)
 
     def _offer(self, message: wire.Progress | wire.Heartbeat) -> None:
         # What a thread says that its handler left behind must not count for the next job.
@@ -113,6 +130,9 @@ class Child:
             case wire.Cancel(reason):
                 if self._job is not None:
                     self._job.context.cancelled.set(reason)
+            case wire.Answer(number, reply):
+                if self._job is not None:
+                    self._job.link.answer(number, reply)
 
     def _load(self, order: wire.Load) -> bool:
         sys.path[:] = order.search_path
@@ -152,6 +172,7 @@ class Child:
             if inspect.isawaitable(value):
                 self._loop = self._runner.get_loop()
                 value = self._runner.run(_awaited(value), context=copy_context())
+        job.context.finish()
         return _packed(task, value)
 
     def _condition(self, before: Traces, in_order: bool) -> wire.Condition:

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import signal
 import sys
+from functools import partial
 
 from holdfast.context import Cancelled, Context
+from holdfast.durable.messages import Reply
 from holdfast.errors import HandlerDied
 from holdfast.lifecycle.payload import decode_body
 from holdfast.runners import wire
@@ -44,6 +46,9 @@ class Conversation:
         self._loop = asyncio.get_running_loop()
         self._frames: wire.Frames[wire.ToWorker] = wire.Frames(wire.ToWorker)
         self._heard: list[wire.ToWorker] = []
+        self._answers: set[asyncio.Task[None]] = set()
+        self._saying = asyncio.Lock()
+        """Answers are as large as bodies: two at once must not mix on the channel."""
 
     async def load(self, app: wire.AppReference) -> None:
         """Have it import the app; raises RemoteError with what its import raised."""
@@ -86,6 +91,8 @@ class Conversation:
                     ctx.progress(decode_body(body))
                 case wire.Heartbeat():
                     ctx.heartbeat()
+                case wire.Asking(number, request):
+                    ctx.ask(request, partial(self._answer, number))
                 case wire.Returned() | wire.Raised() as outcome:
                     return outcome
                 case other:
@@ -95,7 +102,19 @@ class Conversation:
         reason = await cancelled
         with contextlib.suppress(Gone):
             # So short that the kernel takes all of it or nothing, should we be cancelled here.
-            await self._say(wire.Cancel(reason))
+            async with self._saying:
+                await self._say(wire.Cancel(reason))
+
+    def _answer(self, number: int, reply: Reply) -> None:
+        """Tell it what came of a request; one that has gone meanwhile misses nothing."""
+        saying = self._loop.create_task(self._say_if_there(wire.Answer(number, reply)))
+        self._answers.add(saying)
+        saying.add_done_callback(self._answers.discard)
+
+    async def _say_if_there(self, message: wire.ToChild) -> None:
+        with contextlib.suppress(Gone):
+            async with self._saying:
+                await self._say(message)
 
     async def _say(self, message: wire.ToChild) -> None:
         try:

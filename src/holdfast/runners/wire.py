@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
+from holdfast.durable.messages import Reply, Request
 from holdfast.errors import ErrorReport
 from holdfast.lifecycle.payload import BODY_LIMIT
 
@@ -86,6 +87,20 @@ class Heartbeat(Struct, frozen=True, tag=True):
     """Renew the lease in the handler's name."""
 
 
+class Asking(Struct, frozen=True, tag=True):
+    """Recall or remember something for the handler."""
+
+    number: int
+    request: Request
+
+
+class Answer(Struct, frozen=True, tag=True):
+    """What came of a request."""
+
+    number: int
+    reply: Reply
+
+
 class LogRecord(Struct, frozen=True, tag=True, kw_only=True):
     """One record of the handler's logging, put into words."""
 
@@ -129,9 +144,11 @@ class Raised(Struct, frozen=True, tag=True, kw_only=True):
     job_id: str | None = None
 
 
-ToChild: TypeAlias = Load | Run | Cancel
+ToChild: TypeAlias = Load | Run | Cancel | Answer
 Outcome: TypeAlias = Returned | Raised
-ToWorker: TypeAlias = Ready | Unusable | Started | Progress | Heartbeat | LogRecord | Outcome
+ToWorker: TypeAlias = (
+    Ready | Unusable | Started | Progress | Heartbeat | Asking | LogRecord | Outcome
+)
 
 M = TypeVar("M")
 _encoder = msgspec.msgpack.Encoder()

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from holdfast.context import TRACEPARENT, Context, current_context
+from holdfast.durable.messages import Reply, Request
 from holdfast.errors import BadData, HoldfastError, NoSuchTask, UnfitResult
 from holdfast.flow.finish import after_error, after_shutdown, after_timeout
 from holdfast.lifecycle import commands as c
@@ -24,6 +25,7 @@ from holdfast.lifecycle.payload import Body
 from holdfast.points import reach
 from holdfast.services.desk import Desk
 from holdfast.services.held import START, Held
+from holdfast.services.journal import Journal
 from holdfast.tasks import Mode, Task
 from holdfast.telemetry import Meters
 from holdfast.telemetry.tracing import Span, run_span
@@ -57,6 +59,7 @@ class Attempts:
         meters: Meters,
         *,
         concurrency: int,
+        journal: Journal,
         children: Children,
         jitter: Callable[[], float],
         on_end: Callable[[Held], None],
@@ -65,6 +68,8 @@ class Attempts:
         self.running: set[Held] = set()
         self._desk = desk
         self._meters = meters
+        self._journal = journal
+        self._asking: set[asyncio.Task[None]] = set()
         self._children = children
         self._jitter = jitter
         self._on_end = on_end
@@ -120,6 +125,9 @@ class Attempts:
         with _span(held):
             value = await self._call(held, task, ctx, arguments, named)
         reach("handler.returned")
+        if held.gone:
+            return None
+        ctx.finish()
         if held.stop_reason in ("timeout", "deadline"):
             return self._after(held, None)
         return c.Complete(actor=held.actor, body=_packed(task, value))
@@ -235,6 +243,12 @@ class Attempts:
         """Post a renewal in the handler's own name."""
         self._desk.post(held, c.Heartbeat(actor=held.actor, by_handler=True))
 
+    def ask(self, held: Held, request: Request, answer: Callable[[Reply], None]) -> None:
+        """Have something recalled or remembered for a handler."""
+        work = self._loop.create_task(self._journal.answer(held, request, answer))
+        self._asking.add(work)
+        work.add_done_callback(self._asking.discard)
+
     def _watch(self, ends_at: float) -> None:
         """Look at the clock when the first attempt's time is up: one timer for all of them."""
         if self._alarm is None or ends_at < self._alarm.when():
@@ -279,6 +293,9 @@ class _Link:
 
     def heartbeat(self) -> None:
         self._say(self._attempts.heartbeat)
+
+    def ask(self, request: Request, answer: Callable[[Reply], None]) -> None:
+        self._say(self._attempts.ask, request, answer)
 
     def _say(self, what: Callable[..., None], *more: Any) -> None:
         # On the loop at once: what follows in the handler may be its end.

@@ -34,6 +34,9 @@ FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 5.0
 
 
+GONE = Refusal(code="lease_lost", message="the job is no longer this attempt's")
+
+
 class Listener(Protocol):
     """Who is told what became of a job's commands; called on the event loop."""
 
@@ -71,6 +74,19 @@ class Desk:
         if not held.gone:
             held.commands += commands
             self._list(held)
+
+    async def ask(self, held: Held, command: c.Command) -> Refusal | None:
+        """Have a command written and wait for it; tells why the law does not allow it now.
+
+        Give it a request_id: whether it was written can then be told even if the reply was lost.
+        """
+        if held.gone:
+            return GONE
+        answer: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        held.asked = held.asked or {}
+        held.asked[id(command)] = answer
+        self.post(held, command)
+        return await answer
 
     def _list(self, held: Held) -> None:
         if not held.listed and not held.in_flight:
@@ -112,7 +128,7 @@ class Desk:
         reach("commit.answered")
         self.trouble = None
         self._meters.committed(len(sent))
-        self._settle_all(sent, outcomes, sent_at)
+        await self._settle_all(sent, outcomes, sent_at)
         return True
 
     def _decide(self, held: Held) -> Sent | None:
@@ -151,7 +167,16 @@ class Desk:
         return changes
 
     def _refused(self, held: Held, command: c.Command, refusal: Refusal) -> None:
-        """Give a job up whose record does not allow what was to be said of it."""
+        """Give a job up whose record does not allow what was to be said of it.
+
+        Whoever asked for it is told instead, and the job goes on without it.
+        """
+        if held.mine and id(command) in held.asked:
+            held.commands = [one for one in held.commands if one is not command]
+            held.answer([command], refusal)
+            if held.commands:
+                self._list(held)
+            return
         if held.mine:
             # The law and the worker disagree about a job that it holds: that is a bug.
             log.error("%s refused: %s (%s)", command.operation, refusal.message, refusal.code)
@@ -165,15 +190,31 @@ class Desk:
         later, self._waiting = self._waiting, []
         for one in sent:
             one.held.in_flight = 0
+            one.held.unsure = True
             self._list(one.held)
         self._waiting += later
 
-    def _settle_all(self, sent: list[Sent], outcomes: list[Outcome], sent_at: float) -> None:
+    async def _settle_all(self, sent: list[Sent], outcomes: list[Outcome], sent_at: float) -> None:
         at = -1
         for one in sent:
             # A job's changes are written all or none: the last outcome is that of each.
             at += len(one.changes)
-            self._settle(one, outcomes[at], sent_at)
+            outcome = outcomes[at]
+            if type(outcome) is Lost and one.held.asked and one.held.unsure:
+                outcome = await self._look_again(one, outcome)
+            self._settle(one, outcome, sent_at)
+
+    async def _look_again(self, sent: Sent, lost: Lost) -> Outcome:
+        """Tell a miss from a write whose reply was lost, by the request ids in the ledger."""
+        mine = {change.event.request_id for change in sent.changes} - {None}
+        try:
+            after = sent.changes[0].record.rev
+            events = await self._store.events(sent.held.record.id, after=after)
+        except HoldfastError as error:
+            log.warning("it could not be told whether a write had landed: %s", error)
+            return lost
+        landed = mine <= {event.request_id for event in events}
+        return Committed(lost.current) if landed and mine and lost.current is not None else lost
 
     def _settle(self, sent: Sent, outcome: Outcome, sent_at: float) -> None:
         held = sent.held
@@ -201,13 +242,16 @@ class Desk:
 
     def _written(self, held: Held) -> None:
         """Strike what a commit carried, or found to hold already."""
+        written = held.commands[: held.in_flight]
         del held.commands[: held.in_flight]
         held.in_flight = 0
+        held.unsure = False
+        if not held.commands and not held.mine:
+            held.gone = True
+        held.answer(written, None)
         if held.commands:
             self._list(held)
             return
-        if not held.mine:
-            held.gone = True
         held.tell_confirmed()
         self._listener.confirmed(held)
 
@@ -239,6 +283,7 @@ class Desk:
 
     def _lose(self, held: Held, why: str) -> None:
         held.gone = True
+        held.answer(held.commands, GONE)
         held.commands.clear()
         held.in_flight = 0
         held.tell_confirmed()

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from holdfast.context import Context
 from holdfast.lifecycle.commands import Command, Start
-from holdfast.lifecycle.job import Actor, Job
+from holdfast.lifecycle.job import Actor, Job, Refusal
 from holdfast.lifecycle.states import OWNED, Role, State
 from holdfast.ports import Claimed
 from holdfast.tasks import Task
@@ -21,6 +22,8 @@ from holdfast.tasks import Task
 _LOCK = threading.Lock()
 """Over every record of the process: held for a comparison and an assignment."""
 
+NOBODY: dict[int, asyncio.Future[Refusal | None]] = {}
+"""Shared by all jobs that nobody asks about, and always empty."""
 START = Start(actor=Actor(Role.OWNER, "whoever holds the job"))
 """Stands for a start until it is written: only then is it known how long ago it was."""
 
@@ -31,6 +34,7 @@ class Held:
     __slots__ = (
         "_waiters",
         "actor",
+        "asked",
         "attempt_task",
         "begun_at",
         "claimed",
@@ -49,6 +53,7 @@ class Held:
         "substituted",
         "task",
         "unkillable",
+        "unsure",
     )
 
     def __init__(
@@ -66,8 +71,12 @@ class Held:
         self.deadline_at = _deadline(record, asked_at)
         """The job's deadline by the monotonic clock."""
         self.commands: list[Command] = []
+        self.asked: dict[int, asyncio.Future[Refusal | None]] = NOBODY
+        """Who waits to hear what became of a command, by the command's identity."""
         self.in_flight = 0
         """How many of the commands the commit under way carries."""
+        self.unsure = False
+        """Whether an earlier commit of what is posted may have landed."""
         self.listed = False
         self.rebases = 0
         self.begun_at = 0.0
@@ -109,6 +118,14 @@ class Held:
         """Take note of a lease that was granted. From any thread."""
         with _LOCK:
             self.proven_until = max(self.proven_until, until)
+
+    def answer(self, commands: Iterable[Command], refusal: Refusal | None) -> None:
+        """Tell whoever asked for commands that they are written, or why they are not."""
+        if self.asked:
+            for command in commands:
+                asker = self.asked.pop(id(command), None)
+                if asker is not None and not asker.done():
+                    asker.set_result(refusal)
 
     async def confirmed(self) -> None:
         """Wait until all that was posted for it is written, or it is gone."""

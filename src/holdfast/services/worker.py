@@ -28,6 +28,7 @@ from holdfast.ports import Announcement, Claimed, ClaimRequest, Store
 from holdfast.services.attempts import Attempts, Children
 from holdfast.services.desk import BATCH, Desk
 from holdfast.services.held import Held
+from holdfast.services.journal import Journal
 from holdfast.services.keeper import Keeper
 from holdfast.services.patrol import Patrol
 from holdfast.services.prefetch import Prefetch
@@ -108,6 +109,7 @@ class Worker:
             self._desk,
             self.meters,
             concurrency=self._concurrency,
+            journal=Journal(self._store, self._desk),
             children=self._children,
             jitter=jitter,
             on_end=self._ended,

@@ -1,0 +1,1 @@
+"""Durable functions: steps, waits and children that are remembered across attempts."""

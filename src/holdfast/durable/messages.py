@@ -1,0 +1,82 @@
+"""What a handler's durable calls ask of its worker, and what it answers: also over a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from msgspec import Struct
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """What the ledger remembers of one durable call."""
+
+    kind: str
+    """`step`, `wait` or `child`."""
+    name: str
+    use: int
+    """Which use of the name it was, from 1."""
+    begun_only: bool = False
+    """It was begun, and whether it had its effect is unknown."""
+    timed_out: bool = False
+    body: bytes | None = None
+
+
+class Recall(Struct, frozen=True, tag=True):
+    """What is recorded of earlier attempts?"""
+
+
+class Record(Struct, frozen=True, tag=True):
+    """Remember a step's result."""
+
+    name: str
+    use: int
+    body: bytes
+
+
+class Begin(Struct, frozen=True, tag=True):
+    """Remember that a step is about to have its effect."""
+
+    name: str
+    use: int
+
+
+class Await(Struct, frozen=True, tag=True):
+    """Consume a signal that is there, or park the job until it comes or the time is up."""
+
+    signal: str
+    use: int
+    seconds: float | None = None
+
+
+class Recalled(Struct, frozen=True, tag=True):
+    """What is recorded, in order."""
+
+    entries: list[Entry]
+
+
+class Written(Struct, frozen=True, tag=True):
+    """It is durable."""
+
+
+class Signalled(Struct, frozen=True, tag=True):
+    """The signal was there."""
+
+    body: bytes
+
+
+class Parked(Struct, frozen=True, tag=True):
+    """The job is parked; the handler has to end."""
+
+
+class Refused(Struct, frozen=True, tag=True):
+    """It could not be written."""
+
+    code: str
+    message: str
+
+
+Request: TypeAlias = Recall | Record | Begin | Await
+Reply: TypeAlias = Recalled | Written | Signalled | Parked | Refused
+Ask: TypeAlias = Callable[[Request, Callable[[Reply], None]], None]
+"""How a request reaches the worker; the reply comes by a call, in any thread."""

@@ -13,7 +13,7 @@ from uuid import UUID
 from msgspec.structs import replace
 from typing_extensions import Unpack
 
-from holdfast.asking import Asker, all_accepted
+from holdfast.asking import Asker, Rehearsal, all_accepted
 from holdfast.bridge import Bridge
 from holdfast.context import Context
 from holdfast.errors import BadData, BadTask, HoldfastError, NoSuchJob
@@ -80,7 +80,8 @@ class Holdfast:
         self._asker = Asker(actor=Actor(Role.GATEWAY, name), tenant=tenant, propagate=propagate)
         self._bounded = not unbounded_leases
         self._deadline = deadline_seconds
-        self._make_store = store or (lambda: make_store(address, deadline_seconds=deadline_seconds))
+        self.make_store = store or (lambda: make_store(address, deadline_seconds=deadline_seconds))
+        self.rehearsal: Rehearsal | None = None
         self.meters = Meters()
         """What this process counts of its submits and workers."""
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
@@ -145,7 +146,10 @@ class Holdfast:
             self._answer(call, job, outcome)
             for call, job, outcome in zip(calls, jobs, outcomes, strict=True)
         ]
-        return all_accepted(answers)
+        handles = all_accepted(answers)
+        if self.rehearsal is not None:
+            await self.rehearsal.submitted(handles)
+        return handles
 
     def _decided(
         self, calls: Sequence[Call], parents: Sequence[JobId | None], trace: str | None
@@ -283,9 +287,9 @@ class Holdfast:
         with it, and so may what cannot be killed otherwise.
         """
         return Worker(
-            self._make_store(),
+            self.make_store(),
             self.tasks,
-            keeper_store=self._make_store(),
+            keeper_store=self.make_store(),
             children=LazyProcesses(lambda: self.reference, concurrency),
             queues=[check_text(queue, "queue", limit=200) for queue in queues],
             concurrency=check_number(concurrency, "concurrency", high=10_000),
@@ -310,13 +314,13 @@ class Holdfast:
             "that defines its task"
         )
 
-    def use(self, url: str) -> None:
+    def use(self, url: str, *, store: Callable[[], Store] | None = None) -> None:
         """Work on another store than the one it was made with; before anything is opened."""
-        if self._sessions:
+        if not all(loop.is_closed() for loop in self._sessions):
             raise HoldfastError(f"the app is open on {self.url}; close it first")
         address = read_address(url)
         self.url = url
-        self._make_store = lambda: make_store(address, deadline_seconds=self._deadline)
+        self.make_store = store or (lambda: make_store(address, deadline_seconds=self._deadline))
 
     # -- opening and closing
 
@@ -357,6 +361,8 @@ class Holdfast:
     async def ended(self, id: JobId, timeout: Span | None) -> Job:
         """Wait until a job has ended; ResultTimeout if that takes longer."""
         limit = None if timeout is None else span_seconds(timeout, "timeout")
+        if self.rehearsal is not None:
+            await self.rehearsal.awaited(id)
         return await (await self._session()).watching.ended(id, limit)
 
     def run_sync(self, work: Coroutine[Any, Any, T], instead: str) -> T:
@@ -382,7 +388,7 @@ class Holdfast:
         with self._lock:
             for known in [known for known in self._sessions if known.is_closed()]:
                 del self._sessions[known]
-            return self._sessions.setdefault(loop, Session(self._make_store()))
+            return self._sessions.setdefault(loop, Session(self.make_store()))
 
 
 def _states(given: State | str | Sequence[State | str]) -> tuple[State, ...]:

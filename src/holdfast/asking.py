@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -20,6 +20,16 @@ from holdfast.tasks import Call
 from holdfast.telemetry.tracing import trace_id_of
 
 log = logging.getLogger(__name__)
+
+
+class Rehearsal(Protocol):
+    """A test that stands in for workers: told of what is submitted, and of whoever waits."""
+
+    async def submitted(self, jobs: Sequence[JobHandle[Any]]) -> None:
+        """Run jobs at once, where that is wanted."""
+
+    async def awaited(self, id: JobId) -> None:
+        """Do what is needed for a job to end."""
 
 
 class Asker(Struct, frozen=True, kw_only=True):

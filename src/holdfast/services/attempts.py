@@ -14,7 +14,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Protocol
+from inspect import CORO_CREATED, getcoroutinestate
+from typing import Any, Protocol, cast
 
 from holdfast.context import TRACEPARENT, Context, current_context
 from holdfast.durable.messages import Reply, Request
@@ -100,6 +101,10 @@ class Attempts:
             command = await self._attempt(held)
         except BaseException as error:  # noqa: BLE001  the attempt's edge: the job must end
             command = self._after(held, error)
+        self._end(held, command)
+
+    def _end(self, held: Held, command: c.Command | None) -> None:
+        """Post what an attempt ends with, and free its slot."""
         if command is not None:
             self._desk.post(held, command)
         reach("finish.posted")
@@ -196,6 +201,10 @@ class Attempts:
             return
         held.killed_at = time.monotonic()
         held.attempt_task.cancel()
+        if getcoroutinestate(cast(Any, held.attempt_task.get_coro())) == CORO_CREATED:
+            # Cancelled before its first step it never takes one: nobody else would end it.
+            self._end(held, self._after(held, asyncio.CancelledError()))
+            return
         self._loop.call_later(KILL_PATIENCE_SECONDS, self._check_dead, held)
 
     def _check_dead(self, held: Held) -> None:

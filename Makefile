@@ -4,6 +4,9 @@
 PYTHON ?= python3
 # Arguments handed on to what a target runs: make test ARGS='-k lease', make bench-store ARGS=--help
 ARGS ?=
+# How long `make chaos` fights, on both stores together; its seed, by chance if there is none.
+SECONDS ?= 120
+SEED ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -29,8 +32,8 @@ bench: bench-store ## the benchmarks; for now the store's alone
 bench-store: $(STAMP) system-packages ## both stores against hand-written SQL, in one run
 	@$(call run_part,bench/store.py bench/store/__main__.py,-m bench.store,issue 2)
 
-chaos: $(STAMP) system-packages ## a seeded nemesis over workers and stores
-	@$(call run_part,tests/chaos/__main__.py,-m tests.chaos,issue 3)
+chaos: $(STAMP) system-packages ## a seeded nemesis over workers and stores: SECONDS=300 SEED=7
+	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 soak: $(STAMP) system-packages ## a steady load; throughput and sizes must stay flat
 	@$(call run_part,bench/soak.py,-m bench.soak,issue 5)

@@ -75,6 +75,12 @@ async def shaky(ctx: Context) -> Done:
     return end(ctx)
 
 
+async def failing(ctx: Context) -> Done:
+    """Fail every time."""
+    begin(ctx)
+    raise OSError("never")
+
+
 async def lasting(ctx: Context, seconds: float = 1.5 * LEASE_SECONDS) -> Done:
     """Take longer than a lease, so that it must be renewed."""
     begin(ctx)
@@ -201,6 +207,7 @@ def make_app(url: str = ":memory:", **settings: Any) -> Holdfast:
     made.task(retries=50, **STEADY)(blocking)
     made.task(retries=50, **BRISK)(hoarding)
     poison: dict[str, Any] = {"retries": 2, **BRISK}
+    made.task(**poison)(failing)
     made.task(name="exits_its_worker", **poison)(exiting)
     for handler in (exiting, crashing, strange_result, strange_error, endless, huge):
         made.task(isolate="process", **{**poison, **STEADY})(handler)

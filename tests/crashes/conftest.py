@@ -18,11 +18,12 @@ from tests.support.resource import Resource
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all of these one after the other: they are many processes each."""
+    """Run those of one engine one after the other: each is several processes."""
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group("crashes"))
+        if here in item.path.parents:
+            engine = "postgres" if "postgres" in item.name else "sqlite"
+            item.add_marker(pytest.mark.xdist_group(f"crashes on {engine}"))
 
 
 @pytest.fixture(scope="session")

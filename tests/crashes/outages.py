@@ -18,7 +18,7 @@ from tests.support.postgres import PostgresCluster
 async def outage(url: str, request: pytest.FixtureRequest) -> AsyncIterator[None]:
     """Let nobody write, for as long as the block runs: PostgreSQL is killed, SQLite locked."""
     if read_address(url).engine == "sqlite":
-        async with _locked(url):
+        async with locked(url):
             yield
         return
     cluster: PostgresCluster = request.getfixturevalue("postgres_cluster")
@@ -30,7 +30,8 @@ async def outage(url: str, request: pytest.FixtureRequest) -> AsyncIterator[None
 
 
 @asynccontextmanager
-async def _locked(path: str) -> AsyncIterator[None]:
+async def locked(path: str) -> AsyncIterator[None]:
+    """Keep everybody from writing to a SQLite file."""
     connection = apsw.Connection(path)
     connection.set_busy_timeout(10_000)
     await asyncio.to_thread(connection.execute, "BEGIN IMMEDIATE")

@@ -15,6 +15,7 @@ import pytest
 from holdfast.app import Holdfast
 from holdfast.jobs import JobHandle
 from holdfast.lifecycle.states import State
+from tests.crashes.apps import LEASE_SECONDS
 from tests.crashes.waiting import all_ended, until
 from tests.support.checker import assert_kept
 from tests.support.crew import Crew
@@ -43,8 +44,10 @@ def test_the_points_cover_the_way_of_a_job() -> None:
 async def submit_everything(app: Holdfast) -> list[JobHandle[Any]]:
     """Submit jobs of every kind: starts that fold and that do not, retries, renewals, children."""
     tasks = app.tasks
-    kinds = ("quick", "shaky", "careful", "lasting", "reporting", "threaded", "careful_lasting")
-    return await app.submit_many([tasks[kind].prepare() for kind in kinds])
+    calls = [tasks[kind].prepare() for kind in ("quick", "shaky", "careful", "reporting")]
+    # Longer than half a lease: so they are renewed.
+    calls += [tasks[kind].prepare(0.75 * LEASE_SECONDS) for kind in ("lasting", "careful_lasting")]
+    return await app.submit_many([*calls, tasks["threaded"].prepare()])
 
 
 @pytest.mark.req("B3", "B4", "B9", "B29", "C4")
@@ -52,10 +55,8 @@ async def submit_everything(app: Holdfast) -> list[JobHandle[Any]]:
 async def test_a_worker_killed_at_any_point_loses_nothing(
     app: Holdfast, crew: Crew, resource: Resource, point: str
 ) -> None:
-    jobs: list[JobHandle[Any]] = []
-    for times in DEATHS:
-        jobs += await submit_everything(app)
-        victim = crew.start(die_at=f"{point}:{times}", **BRISK)
+    jobs = [job for _ in DEATHS for job in await submit_everything(app)]
+    for victim in [crew.start(die_at=f"{point}:{times}", **BRISK) for times in DEATHS]:
         assert await asyncio.to_thread(victim.wait) == -signal.SIGKILL, victim.said()
 
     async with app.worker(**BRISK):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
 import msgspec
 from msgspec import NODEFAULT, Struct
+from msgspec.structs import replace
 
 from holdfast.errors import BadData
 from holdfast.lifecycle.derive import born
@@ -87,8 +89,70 @@ class Submission(Struct, frozen=True, kw_only=True):
 
 def submit(submission: Submission, actor: Actor) -> NewJob:
     """Decide a submit. Bad data raises before anything is written."""
+    if _is_plain(submission):
+        return _submit_plain(submission, actor)
     _check(submission)
     check_text(actor.name, "the actor's name")
+    return _submit(submission, actor)
+
+
+def _is_plain(submission: Submission) -> bool:
+    """Whether all but the common fields have their defaults, and not what merely equals them."""
+    return (
+        _rare(submission) == _RARE_DEFAULTS
+        and type(submission.kind) is Kind
+        and type(submission.needs) is frozenset
+        and submission.admitted is True
+        and submission.unique_live is False
+        # Else it cannot be looked up, and the checks say what is wrong with it.
+        and type(submission.task) is type(submission.queue) is type(submission.tenant) is str
+        and type(submission.policy) is Policy
+        and type(submission.priority) is Priority
+    )
+
+
+def _submit_plain(submission: Submission, actor: Actor) -> NewJob:
+    """Decide a submit that says no more than what, where and under which terms.
+
+    Most do, and thousands alike: what they share is checked and made once.
+    """
+    first = _plain(
+        submission.task,
+        submission.queue,
+        submission.tenant,
+        submission.priority,
+        submission.policy,
+        actor,
+    )
+    if not isinstance(submission.id, UUID):
+        raise BadData(f"id must be a UUID, not {submission.id!r}")
+    run_at, body = submission.run_at, sound_body(submission.body, "body")
+    if run_at is not NOW:
+        check_time(run_at, "run_at")
+    return NewJob(
+        record=replace(first.record, id=submission.id, run_at=run_at),
+        event=replace(first.event, id=submission.id, run_at=run_at, body=body, digest=digest(body)),
+    )
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _plain(  # noqa: PLR0917  what it is looked up by
+    task: str, queue: str, tenant: str, priority: Priority, policy: Policy, actor: Actor
+) -> NewJob:
+    submission = Submission(
+        id=JobId(UUID(int=0)),
+        task=task,
+        queue=queue,
+        tenant=tenant,
+        priority=priority,
+        policy=policy,
+    )
+    _check(submission)
+    check_text(actor.name, "the actor's name")
+    return _submit(submission, actor)
+
+
+def _submit(submission: Submission, actor: Actor) -> NewJob:
     body = sound_body(submission.body, "body")
     keys = _keys(submission)
     made = Created(
@@ -210,6 +274,17 @@ def _check_flags(submission: Submission) -> None:
             raise BadData(f"{what} must be True or False")
 
 
+_COMMON = frozenset(
+    {"id", "task", "body", "queue", "tenant", "priority", "policy", "run_at"},
+)
+_RARE_FIELDS = tuple(
+    field for field in msgspec.structs.fields(Submission) if field.name not in _COMMON
+)
+_rare = attrgetter(*(field.name for field in _RARE_FIELDS))
+_RARE_DEFAULTS = tuple(
+    field.default if field.default_factory is NODEFAULT else field.default_factory()
+    for field in _RARE_FIELDS
+)
 _TEXTS = (
     "held_by",
     "job_id",

@@ -151,6 +151,14 @@ class Due(Struct, frozen=True, kw_only=True):
     """The limit was reached: there may be more than what is listed."""
 
 
+class Mark(Struct, frozen=True):
+    """That a job's family has to be looked at. Each time it is said has a number of its own."""
+
+    number: int
+    id: JobId
+    """The parent."""
+
+
 class Count(Struct, frozen=True):
     """How many jobs of a tenant and queue stand in a state."""
 
@@ -255,7 +263,7 @@ class Store(Protocol):
         """Insert decided jobs, each with its first event and its keys, or not at all.
 
         Afterwards a key has exactly one holder, also when two callers came at once or the first
-        reply was lost. One bad job never fails another.
+        reply was lost. One bad job never fails another. A child's birth marks its parent.
         """
 
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
@@ -270,7 +278,8 @@ class Store(Protocol):
         """Write each change where its revision still holds (and, if fenced, its lease is live).
 
         Consecutive changes of one job fold into one row update with an event each: all or none.
-        A change's submits are inserted if and only if it was accepted.
+        A change's submits are inserted if and only if it was accepted, and so are the marks that
+        `lifecycle.family` asks for: a family is never left without the look that a change needs.
         """
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
@@ -308,6 +317,28 @@ class Store(Protocol):
 
     async def owned(self, owner: str) -> list[Job]:
         """List what an owner holds, so that it can give back what it does not know of."""
+
+    async def marked(self, *, limit: int = 500) -> list[Mark]:
+        """List marks, the oldest first; several of one parent are several."""
+
+    async def unmark(self, marks: Sequence[Mark]) -> None:
+        """Remove these marks, and none that has come since, also not of the same parent."""
+
+    async def children(
+        self,
+        parents: Sequence[JobId],
+        *,
+        live_only: bool = False,
+        after: JobId | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        """List what these jobs spawned, up to `limit` of each after an id: by parent, oldest first.
+
+        Retries, redrives and compensations are no children.
+        """
+
+    async def families(self, *, after: JobId | None = None, limit: int = 500) -> list[JobId]:
+        """List, by id, jobs that have live children or wait for children, marked or not."""
 
     async def counts(self, tenant: str | None = None) -> list[Count]:
         """Tell how many jobs are in which state, from the summaries."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from holdfast.flow.rebuild import rebuild
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.states import EventType, KeyKind, Letter, State
+from holdfast.lifecycle.states import EventType, KeyKind, Letter, Link, State
 from holdfast.ports import Capacity, EventQuery, Query, Store
 from holdfast.testing.acts import all_jobs, chain, claim, claimed_job, running_job, submit_one
-from holdfast.testing.factories import announcement, fresh, new_job, owner_of
+from holdfast.testing.factories import CONTROL, announcement, fresh, new_job, owner_of
 from tests.stores.ledgers import problems_of
 from tests.stores.samples import populate, rich
 
@@ -16,6 +16,7 @@ async def use_everything(store: Store) -> None:
     """Write, read, sweep and keep house."""
     await populate(store)
     await _write(store)
+    await _raise_a_family(store)
     await _read(store)
     await _find(store)
     await _keep(store)
@@ -38,6 +39,17 @@ async def _write(store: Store) -> None:
     await store.commit(life[:1])
     beating = await running_job(store)
     await store.commit(chain(beating, c.Heartbeat(actor=owner_of(beating))))
+
+
+async def _raise_a_family(store: Store) -> None:
+    parent = await running_job(store)
+    child = await running_job(store, parent_id=parent.id, link_kind=Link.CHILD)
+    await store.commit(chain(child, c.Complete(actor=owner_of(child))))
+    await store.commit(chain(parent, c.RequestCancel(actor=CONTROL)))
+    await store.unmark(await store.marked())
+    for live_only in (False, True):
+        await store.children([parent.id], live_only=live_only)
+    await store.families()
 
 
 async def _read(store: Store) -> None:

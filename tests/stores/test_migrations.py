@@ -142,13 +142,13 @@ DIFFERENT_BLOCKS = {
         "claim_range", "claim_due", "claim_firsts", "claim_ids", "fitting",
     },
     "postgres leaves out of a commit what no change of the batch needs": {
-        "commit_rest", "commit_beats",
+        "commit_rest", "commit_beats", "commit_marks", "submit_marks",
     },
     "sqlite has no locks to spare, so it merges ranges as they are": {"claim_arm"},
     "sqlite writes rows one statement at a time, where postgres has one for all": {
         "event", "beat", "count", "claim_event", "claimed", "claimed_under", "commit_fenced",
         "owned_job", "policy", "need", "first_event", "last_seal", "queue", "paused",
-        "forget_workers",
+        "forget_workers", "mark", "mark_parent",
     },
     "postgres writes what a batch has of heartbeats in the same statement": {"commit_beats"},
     "postgres reads by arrays of keys": {"policies"},

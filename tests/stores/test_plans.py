@@ -168,7 +168,8 @@ def test_a_commit_takes_its_rows_one_by_one_in_the_order_given(
     plans: dict[str, Plans], stage: str
 ) -> None:
     for plan in that(plans[stage], "UPDATE jobs", "j.rev = d.expected"):
-        [access] = accesses(plan, "jobs")
+        access, *family = accesses(plan, "jobs")
+        assert {one.by for one in family} <= {"jobs_live_children"}
         assert access.by == "jobs_pkey"
         assert "d.id" in access.condition
         up_to_the_update = access.above[: access.above.index("ModifyTable")]
@@ -205,6 +206,14 @@ LOOK_UPS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "of old heartbeats": (("b.at < $1",), {"beats": "beats_at Tid Scan"}),
     "of the ledger": (("FROM events WHERE id > $1 AND id <= $2",), {"events": "events_pkey"}),
     "by parent": (("WHERE j.parent_id = $5",), {"jobs": "jobs_parent"}),
+    "of children": (("WHERE parent_id = p.id",), {"jobs": "jobs_parent"}),
+    "of live children": (("WHERE live_parent_id = p.id",), {"jobs": "jobs_live_children"}),
+    "of families": (
+        ("DISTINCT live_parent_id",),
+        {"jobs": "jobs_live_children jobs_gathering"},
+    ),
+    "of marks": (("FROM marks ORDER BY number",), {"marks": "marks_pkey"}),
+    "of marks that were seen": (("DELETE FROM marks",), {"marks": "marks_pkey"}),
     "by workflow": (("WHERE j.workflow_id = $6",), {"jobs": "jobs_workflow"}),
     "by error": (("WHERE j.error_code = $8",), {"jobs": "jobs_error"}),
     "by dead letter": (("WHERE j.letter = $9",), {"jobs": "jobs_letter"}),
@@ -302,6 +311,10 @@ SQLITE_LOOK_UPS = {
     "FROM claims WHERE owner = ?": "SEARCH claims USING INDEX claims_owner",
     "FROM events WHERE position > ?": "SEARCH events USING INTEGER PRIMARY KEY (rowid>?)",
     "AND parent_id = :parent_id": "SEARCH jobs USING INDEX jobs_parent",
+    "FROM jobs\nWHERE parent_id = ?": "SEARCH jobs USING INDEX jobs_parent (parent_id=? AND id>?)",
+    "FROM jobs WHERE live_parent_id = ?": "USING INDEX jobs_live_children (live_parent_id=?",
+    "DISTINCT live_parent_id": "USING INDEX jobs_live_children (live_parent_id>?)",
+    "substr(wait_for, 1, 8) = 'children'": "SEARCH jobs USING INDEX jobs_gathering (id>?)",
     "AND workflow_id = :workflow_id": "SEARCH jobs USING INDEX jobs_workflow",
     "AND error_code = :error_code": "SEARCH jobs USING INDEX jobs_error",
     "AND letter = :letter": "SEARCH jobs USING INDEX jobs_letter",

@@ -98,6 +98,8 @@ class Step(Command, frozen=True, kw_only=True):
     body: bytes | None = None
     consumes: str | None = None
     """The name of the signal that this step waits for and that is already there."""
+    submits: tuple[NewJob, ...] = ()
+    """Children: there exactly if the step is remembered."""
 
 
 class Progress(Command, frozen=True, kw_only=True):

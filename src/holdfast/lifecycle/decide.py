@@ -302,6 +302,7 @@ def _step(record: Draft, row: Row, command: c.Step) -> Decision:
         lease=record.lease_expires_at,
         facts=facts,
         body=command.body,
+        submits=command.submits,
     )
 
 

@@ -11,12 +11,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.lifecycle.family import marks
 from holdfast.lifecycle.job import NO_FACTS, Change, Draft, Job, JobId, NewJob
-from holdfast.lifecycle.states import BEATS, EventType
+from holdfast.lifecycle.states import BEATS, EventType, Link
 from holdfast.lifecycle.times import After, encode
 from holdfast.lifecycle.transitions import may_follow
 from holdfast.stores.columns import tuple_text
 
+_CHILD = Link.CHILD
 ORDINARY = frozenset({EventType.STARTED, EventType.SUCCEEDED, EventType.PROGRESSED, *BEATS})
 
 
@@ -51,6 +53,11 @@ class Fold(Struct, frozen=True, gc=False):
     def adopts(self) -> bool:
         """Whether the job has another owner afterwards."""
         return any(change.event.type is EventType.ADOPTED for change in self.changes)
+
+    @property
+    def marks(self) -> list[tuple[JobId, bool]]:
+        """Whose families have to be looked at if this is accepted; False: if it has children."""
+        return marks(self.changes[0].record, self.changes[-1].next)
 
     @property
     def submits(self) -> list[NewJob]:
@@ -97,6 +104,8 @@ def _follows(before: Change, change: Change) -> bool:
 
 
 def _is_ordinary(chain: list[Change]) -> bool:
+    if chain[0].record.link_kind is _CHILD:
+        return False
     for change in chain:
         event = change.event
         if event.facts is not NO_FACTS or event.type not in ORDINARY or change.submits:

@@ -80,7 +80,7 @@ class Committing(Claiming):
         self, connection: Connection, folds: Sequence[Fold], request_id: str
     ) -> list[Outcome]:
         arrays = commit_arrays(folds, request_id)
-        sql = commit_sql(rest=arrays.rest, beats=arrays.beats)
+        sql = commit_sql(rest=arrays.rest, beats=arrays.beats, marks=arrays.marks)
         now, hits = await connection.fetchrow(sql, *arrays.arguments)
         if hits is None:
             return [Committed(_stamped(one, now)) for one in folds]

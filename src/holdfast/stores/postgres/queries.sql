@@ -42,8 +42,15 @@ e AS (
 n AS (
     INSERT INTO counts
     SELECT ($24::text[])[g], ($26::text[])[g], ($21::smallint[])[g], count(*) FROM d GROUP BY g
-)
+):marks
 SELECT now FROM clock
+
+-- name: submit_marks
+-- A parent that has got children: it may have been cancelled before.
+,
+m AS (
+    INSERT INTO marks (id) SELECT DISTINCT parent_id FROM d WHERE link_kind = {{link.child}}
+)
 
 -- name: submit_keys
 -- Take keys in a fixed order, so that two submitters never wait for each other in a circle.
@@ -231,6 +238,7 @@ e AS (
     FROM x WHERE ($19::smallint[])[t] NOT IN ({{event.job_heartbeat}}, {{event.job_lease_renewed}})
 ),
 :beats
+:marks
 n AS (
     INSERT INTO counts
     SELECT ($34::text[])[g], ($35::text[])[g], y.state, y.delta
@@ -275,6 +283,17 @@ b AS (
         expected + n, ($23::int[])[t], ($19::smallint[])[t], ($21::smallint[])[t],
         coalesce(($27::text[])[t], $31), coalesce(($28::text[])[t], $32), ($29::text[])[t]
     FROM x WHERE ($19::smallint[])[t] IN ({{event.job_heartbeat}}, {{event.job_lease_renewed}})
+),
+
+-- name: commit_marks
+-- Families that have to be looked at after accepted changes: for certain, or if the job has live
+-- children at all. $38 to $40: the changed job, the marked one, whether it is certain.
+m AS (
+    INSERT INTO marks (id)
+    SELECT d.marked
+    FROM unnest($38::uuid[], $39::uuid[], $40::boolean[]) AS d(id, marked, certain)
+    WHERE d.id IN (SELECT id FROM u) AND (d.certain OR EXISTS (
+        SELECT 1 FROM jobs AS c WHERE c.live_parent_id = d.marked OFFSET 0))
 ),
 
 -- name: free_keys
@@ -416,6 +435,41 @@ WHERE c.request_id = ANY (ARRAY[d.request_id])
 -- name: drop_claims
 -- Forget claims of which nothing is held any more.
 DELETE FROM claims WHERE request_id = ANY ($1::text[])
+
+-- name: marked
+-- Families to look at, the oldest mark first.
+SELECT number, id FROM marks ORDER BY number LIMIT $1
+
+-- name: unmark
+-- Remove marks that were seen; one that another is just removing is left to it.
+DELETE FROM marks WHERE number = ANY (ARRAY(
+    SELECT number FROM marks WHERE number = ANY ($1::bigint[]) FOR UPDATE SKIP LOCKED))
+
+-- name: children
+-- Children of some parents, up to $3 of each, oldest first, after an id.
+SELECT {{columns.jobs.c}} FROM unnest($1::uuid[]) AS p(id)
+CROSS JOIN LATERAL (
+    SELECT {{columns.jobs}} FROM jobs
+    WHERE parent_id = p.id AND id > $2 AND link_kind = {{link.child}}
+    ORDER BY parent_id, id LIMIT $3) AS c
+ORDER BY c.parent_id, c.id
+
+-- name: live_children
+-- The same, those that have not ended.
+SELECT {{columns.jobs.c}} FROM unnest($1::uuid[]) AS p(id)
+CROSS JOIN LATERAL (
+    SELECT {{columns.jobs}} FROM jobs
+    WHERE live_parent_id = p.id AND id > $2 ORDER BY live_parent_id, id LIMIT $3) AS c
+ORDER BY c.parent_id, c.id
+
+-- name: families
+-- Parents of live children, and jobs that wait for children, by id.
+SELECT id FROM (
+    (SELECT DISTINCT live_parent_id AS id FROM jobs WHERE live_parent_id > $1
+        ORDER BY live_parent_id LIMIT $2)
+    UNION
+    (SELECT id FROM jobs WHERE left(wait_for, 8) = 'children' AND id > $1 ORDER BY id LIMIT $2)) AS f
+ORDER BY id LIMIT $2
 
 -- name: owned
 -- What an owner holds.

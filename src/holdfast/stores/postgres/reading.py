@@ -14,6 +14,7 @@ from holdfast.ports import (
     Count,
     EventQuery,
     LedgerEntry,
+    Mark,
     Page,
     Query,
     QueueEvent,
@@ -118,6 +119,28 @@ class Reading(Base):
         """List what an owner holds."""
         jobs = await self._jobs(await self._fetch("owned", owner))
         return sorted({job.id: job for job in jobs}.values(), key=lambda job: job.id)
+
+    async def marked(self, *, limit: int = 500) -> list[Mark]:
+        """List marks, the oldest first."""
+        return [Mark(row[0], JobId(row[1])) for row in await self._fetch("marked", limit)]
+
+    async def children(
+        self,
+        parents: Sequence[JobId],
+        *,
+        live_only: bool = False,
+        after: JobId | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        """List what these jobs spawned."""
+        name = "live_children" if live_only else "children"
+        return await self._jobs(
+            await self._fetch(name, list(dict.fromkeys(parents)), after or LOWEST, limit)
+        )
+
+    async def families(self, *, after: JobId | None = None, limit: int = 500) -> list[JobId]:
+        """List jobs that have live children or wait for children."""
+        return [JobId(row[0]) for row in await self._fetch("families", after or LOWEST, limit)]
 
     async def counts(self, tenant: str | None = None) -> list[Count]:
         """Tell how many jobs are in which state."""

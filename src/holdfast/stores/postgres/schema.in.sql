@@ -90,6 +90,9 @@ CREATE TABLE jobs (
             least(deadline_at, CASE state WHEN {{state.claimed}} THEN timeout_at
                 WHEN {{state.waiting}} THEN run_at END)
         END) STORED,
+    -- NULL before and after the finish of a job that is nobody's child, which stays a HOT update.
+    live_parent_id uuid GENERATED ALWAYS AS (
+        CASE WHEN finished_at IS NULL AND link_kind = {{link.child}} THEN parent_id END) STORED,
 {{law.postgres.job_checks}}
 ) WITH (fillfactor = 50);
 
@@ -98,6 +101,8 @@ CREATE INDEX jobs_claim ON jobs (queue, needs, priority, claim_order, id)
     WHERE claim_order IS NOT NULL;
 CREATE INDEX jobs_wake ON jobs (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX jobs_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL;
+CREATE INDEX jobs_live_children ON jobs (live_parent_id, id) WHERE live_parent_id IS NOT NULL;
+CREATE INDEX jobs_gathering ON jobs (id) WHERE left(wait_for, 8) = 'children';
 CREATE INDEX jobs_workflow ON jobs (workflow_id, id) WHERE workflow_id IS NOT NULL;
 CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
 CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
@@ -267,6 +272,14 @@ CREATE TABLE keys (
 );
 CREATE INDEX keys_id ON keys (id);
 
+-- Parents whose family has to be looked at: written with whatever gives reason to, by the same
+-- transaction. A row each time and never a shared one: children that end at once do not wait for
+-- each other. No part of the ledger: a slow pass finds what is lost here.
+CREATE TABLE marks (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id uuid NOT NULL
+);
+
 CREATE TABLE queues (
     name text PRIMARY KEY,
     paused_at bigint,
@@ -306,6 +319,141 @@ CREATE TABLE counts (
     state smallint NOT NULL,
     delta bigint NOT NULL
 );
+
+-- Submit inside a transaction of the caller's: the job is there exactly if the caller's rows are.
+-- Takes what holdfast/stores/postgres/enlisted.py writes: jobs that the law has decided on, their
+-- keys, and the policies and needs that they name. Every job gets all its keys or is not made; who
+-- holds them is told, and what follows from that is for whoever asks to say. The settings are those
+-- of the store's own connections; the caller's may be any.
+CREATE FUNCTION holdfast_submit(asked jsonb) RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off AS
+$$ DECLARE
+    refers jsonb;
+    held jsonb := '{}';
+    lost jsonb;
+    undecided uuid[];
+    won uuid[];
+    tries_left integer := 2 * jsonb_array_length(asked -> 'jobs') + 8;
+    stamp bigint;
+    told integer;
+BEGIN
+    -- Before the keys, and in a fixed order, so that no two wait for each other in a circle.
+    INSERT INTO policies
+    SELECT p.* FROM jsonb_to_recordset(asked -> 'policies')
+        AS p(id bigint, body text, lease bigint, running_lease bigint, start_timeout bigint)
+    WHERE NOT EXISTS (SELECT 1 FROM policies AS q WHERE q.id = p.id OFFSET 0)
+    ORDER BY p.id ON CONFLICT DO NOTHING;
+    INSERT INTO needs
+    SELECT p.* FROM jsonb_to_recordset(asked -> 'needs') AS p(id bigint, body text)
+    WHERE NOT EXISTS (SELECT 1 FROM needs AS q WHERE q.id = p.id OFFSET 0)
+    ORDER BY p.id ON CONFLICT DO NOTHING;
+
+    -- A given job_id that is the text of an internal id stands for that job.
+    SELECT coalesce(jsonb_object_agg(d.id, jsonb_build_object('id', j.id, 'job_id',
+        coalesce(j.job_id, j.id::text), 'digest', encode(e.digest, 'hex'))), '{}')
+    INTO refers
+    FROM jsonb_to_recordset(asked -> 'jobs') AS d(id uuid, tenant text, refers_to uuid)
+    JOIN jobs AS j ON j.id = ANY (ARRAY[d.refers_to]) AND j.tenant = d.tenant
+    LEFT JOIN events AS e ON e.id = j.id AND e.rev = 1
+    WHERE d.refers_to IS NOT NULL;
+
+    undecided := ARRAY(
+        SELECT DISTINCT k.id FROM jsonb_to_recordset(asked -> 'keys') AS k(id uuid)
+        WHERE NOT refers ? k.id::text);
+    WHILE cardinality(undecided) > 0 LOOP
+        IF tries_left = 0 THEN
+            RAISE EXCEPTION 'holdfast: a key changed hands again and again'
+                USING ERRCODE = 'serialization_failure';
+        END IF;
+        tries_left := tries_left - 1;
+        -- In the store's order. A key that another transaction is just inserting makes this one
+        -- wait for its end. Of two jobs asked for together the first has the right of way.
+        INSERT INTO keys (tenant, kind, key, id, digest)
+        SELECT k.tenant, k.kind, k.key, k.id, decode(k.digest, 'hex')
+        FROM ROWS FROM (jsonb_to_recordset(asked -> 'keys')
+            AS (tenant text, kind smallint, key text, id uuid, digest text)) WITH ORDINALITY
+            AS k(tenant, kind, key, id, digest, number)
+        WHERE k.id = ANY (undecided)
+        ORDER BY k.tenant COLLATE "C", k.kind, k.key COLLATE "C", k.number
+        ON CONFLICT DO NOTHING;
+        -- A statement of its own, so that it sees what whoever was waited for has committed. A
+        -- holder that has ended in between leaves a key that nobody has: then it is tried again.
+        -- A job that is undecided itself may yet give its keys back.
+        WITH holders AS (
+            SELECT k.id, k.kind, h.id AS holder, h.digest
+            FROM jsonb_to_recordset(asked -> 'keys')
+                AS k(tenant text, kind smallint, key text, id uuid)
+            LEFT JOIN LATERAL (
+                SELECT h.id, h.digest FROM keys AS h
+                WHERE h.tenant = k.tenant AND h.kind = k.kind AND h.key = k.key OFFSET 0) AS h
+                ON true
+            WHERE k.id = ANY (undecided)
+        ),
+        verdicts AS (
+            SELECT id, bool_and(coalesce(holder = id, false)) AS won,
+                bool_and(coalesce(holder = id OR holder <> ALL (undecided), false)) AS decided,
+                jsonb_agg(jsonb_build_object('kind', kind, 'id', holder, 'digest',
+                    encode(digest, 'hex'), 'job_id', (
+                        SELECT coalesce(j.job_id, j.id::text) FROM jobs AS j
+                        WHERE j.id = holder OFFSET 0))) FILTER (WHERE holder <> id) AS held
+            FROM holders GROUP BY id
+        )
+        SELECT coalesce(array_agg(id) FILTER (WHERE v.won), '{}'),
+            coalesce(jsonb_object_agg(id, v.held) FILTER (WHERE v.decided AND NOT v.won), '{}')
+        INTO won, lost FROM verdicts AS v;
+        DELETE FROM keys WHERE id = ANY (ARRAY(SELECT jsonb_object_keys(lost)::uuid));
+        undecided := ARRAY(
+            SELECT id FROM unnest(undecided) AS u(id)
+            WHERE id <> ALL (won) AND NOT lost ? id::text);
+        held := held || lost;
+    END LOOP;
+
+    stamp := holdfast_now();
+    WITH d AS MATERIALIZED (
+        SELECT * FROM jsonb_to_recordset(asked -> 'jobs') AS d(id uuid, tenant text, task text,
+            queue text, state smallint, kind smallint, priority smallint, needs bigint,
+            policy bigint, cpus integer, memory_mb integer, job_id text, parent_id uuid,
+            link_kind smallint, workflow_id text, step_index integer, key_kinds smallint,
+            held_by text, run_at bigint, deadline_at bigint, actor text, request_id text,
+            reason text, correlation_id text, data text, body text, digest text)
+        WHERE NOT refers ? d.id::text AND NOT held ? d.id::text
+    ),
+    j AS (
+        INSERT INTO jobs (id, created_at, updated_at, run_at, deadline_at, needs, policy, rev, cpus,
+            memory_mb, step_index, state, kind, priority, key_kinds, link_kind, parent_id, tenant,
+            task, queue, job_id, workflow_id, held_by)
+        SELECT id, stamp, stamp, holdfast_time(run_at, stamp), holdfast_time(deadline_at, stamp),
+            needs, policy, 1, cpus, memory_mb, step_index, state, kind, priority, key_kinds,
+            link_kind, parent_id, tenant, task, queue, job_id, workflow_id, held_by
+        FROM d
+    ),
+    e AS (
+        INSERT INTO events (id, rev, type, to_state, at, attempt, run_at, deadline_at, actor,
+            request_id, reason, correlation_id, data, body, digest)
+        SELECT id, 1, {{event.job_created}}, state, stamp, 0, holdfast_time(run_at, stamp),
+            holdfast_time(deadline_at, stamp), actor, request_id, reason, correlation_id, data,
+            body, decode(digest, 'hex')
+        FROM d
+    ),
+    m AS (
+        INSERT INTO marks (id) SELECT DISTINCT parent_id FROM d WHERE link_kind = {{link.child}}
+    ),
+    n AS (
+        INSERT INTO counts
+        SELECT tenant, queue, state, count(*) FROM d GROUP BY tenant, queue, state
+    )
+    -- Sent by the commit, and not at all without one.
+    SELECT count(pg_notify('holdfast', queue)) INTO told
+    FROM (SELECT DISTINCT queue FROM d) AS queues;
+    RETURN jsonb_build_object('now', stamp, 'held', held, 'refers', refers);
+END $$;
+-- It runs with its owner's rights: whoever may submit needs EXECUTE on it, and USAGE of its schema.
+REVOKE ALL ON FUNCTION holdfast_submit(jsonb) FROM PUBLIC;
+DO $$ BEGIN
+    EXECUTE format('ALTER FUNCTION holdfast_submit(jsonb) SET search_path = %I, pg_temp',
+        current_schema());
+END $$;
 
 -- For people: codes as words, times as timestamps.
 CREATE VIEW jobs_readable AS

@@ -31,6 +31,7 @@ class CommitArrays(NamedTuple):
     arguments: list[Any]
     rest: bool
     beats: bool
+    marks: bool
 
 
 class Shape(NamedTuple):
@@ -54,10 +55,11 @@ _SHAPE = 1
 
 
 @cache
-def commit_sql(*, rest: bool, beats: bool) -> str:
+def commit_sql(*, rest: bool, beats: bool, marks: bool = False) -> str:
     """Write the commit with the parts that a batch needs."""
     sql = blocks(PACKAGE)
     text = sql["commit"].replace(":beats", sql["commit_beats"] if beats else "")
+    text = text.replace(":marks", sql["commit_marks"] if marks else "")
     if rest:
         return text.replace(":rest", sql["commit_rest"])
     # The planner drops what is NULL.
@@ -71,10 +73,12 @@ def commit_arrays(folds: Sequence[Fold], request_id: str) -> CommitArrays:
     by_job = [dense(list(column)) for column in zip(*rows, strict=True)]
     if len(shapes) == 1:
         by_job[_SHAPE] = []
+    marks = [(one.id, *mark) for one in folds if not one.ordinary for mark in one.marks]
     return CommitArrays(
-        by_job + _shape_arrays(list(shapes), request_id),
+        [*by_job, *_shape_arrays(list(shapes), request_id), *map(list, zip(*marks, strict=True))],
         rest=bool(by_job[-1]),
         beats=any(event[0] in BEATS for shape in shapes for event in shape.events),
+        marks=bool(marks),
     )
 
 

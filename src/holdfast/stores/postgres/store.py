@@ -11,7 +11,7 @@ from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.seal import switched
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import WORKER_MEMORY, Announcement, Due, KeyRow, QueueStatus
+from holdfast.ports import WORKER_MEMORY, Announcement, Due, KeyRow, Mark, QueueStatus
 from holdfast.stores.due import oldest_first
 from holdfast.stores.postgres.committing import Committing
 from holdfast.stores.postgres.connections import Connection, Connections
@@ -101,6 +101,11 @@ class PostgresStore(Committing):
             await self._fetch("drop_claims", gone)
         if pushed:
             await self._fetch("push_claims", list(pushed), list(pushed.values()))
+
+    async def unmark(self, marks: Sequence[Mark]) -> None:
+        """Remove marks that were seen."""
+        if marks:
+            await self._fetch("unmark", [mark.number for mark in marks])
 
     async def fold_counts(self) -> None:
         """Fold the summaries' deltas, batch by batch while that leaves far fewer of them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -10,13 +11,16 @@ import asyncpg
 
 from holdfast.errors import LawBroken
 from holdfast.lifecycle.job import Job, JobId, Key, NewJob
+from holdfast.lifecycle.states import Link
 from holdfast.ports import SubmitOutcome, SubmitRefused, Submitted
 from holdfast.stores.batch import stamp
 from holdfast.stores.postgres.arrays import submit_arrays
+from holdfast.stores.postgres.base import PACKAGE
 from holdfast.stores.postgres.connections import Connection, Connections
 from holdfast.stores.postgres.reading import Reading
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.submitting import Existing, Holder, Plan, settle_known
+from holdfast.stores.text import blocks
 
 Sql: TypeAlias = dict[str, str]
 
@@ -35,10 +39,18 @@ KEY_TRIES = 8
 """How often keys that change hands meanwhile are tried before the whole submit is."""
 
 
-async def insert_jobs(connection: Connection, sql: Sql, jobs: Sequence[NewJob]) -> int:
+async def insert_jobs(connection: Connection, jobs: Sequence[NewJob]) -> int:
     """Insert jobs that hold their keys, and return the clock they were stamped with."""
-    now: int = await connection.fetchval(sql["submit"], *submit_arrays(jobs))
+    text = submit_sql(marks=any(job.record.link_kind is Link.CHILD for job in jobs))
+    now: int = await connection.fetchval(text, *submit_arrays(jobs))
     return now
+
+
+@cache
+def submit_sql(*, marks: bool) -> str:
+    """Write the submit; with marks where there are children in the batch."""
+    sql = blocks(PACKAGE)
+    return sql["submit"].replace(":marks", sql["submit_marks"] if marks else "")
 
 
 async def take_keys(connection: Connection, sql: Sql, plan: Plan) -> None:
@@ -121,7 +133,7 @@ class Submitting(Reading):
 
         async def work(connection: Connection, tries: int) -> dict[JobId, SubmitOutcome]:
             if plain and not tries:
-                now = await insert_jobs(connection, self._sql, jobs)
+                now = await insert_jobs(connection, jobs)
                 return {job.record.id: _submitted(job, now) for job in jobs}
             async with connection.transaction():
                 return await self._submit_with_keys(connection, jobs)
@@ -169,7 +181,7 @@ class Submitting(Reading):
         self, connection: Connection, plan: Plan
     ) -> dict[JobId, SubmitOutcome]:
         new = plan.winners()
-        now = await insert_jobs(connection, self._sql, new) if new else 0
+        now = await insert_jobs(connection, new) if new else 0
         verdicts = {job.record.id: plan.verdict(job) for job in plan.jobs}
         existing = [verdict.id for verdict in verdicts.values() if isinstance(verdict, Existing)]
         rows = await connection.fetch(self._sql["get"], existing) if existing else []

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from holdfast.lifecycle.job import NO_FACTS, Change, Job
 from holdfast.lifecycle.rebase import has_landed
-from holdfast.lifecycle.states import BEATS
+from holdfast.lifecycle.states import BEATS, Link
 from holdfast.lifecycle.submit import freed_keys
 from holdfast.ports import Committed, Lost, Outcome, Rejected, SubmitRefused
 from holdfast.stores.batch import STALE, Fold, fold, stamp
@@ -20,6 +20,7 @@ from holdfast.stores.sqlite.shapes import ORDINARY, ORDINARY_EVENTS, Shape, shap
 from holdfast.stores.sqlite.submit import submit
 from holdfast.stores.sqlite.turn import Turn
 
+_CHILD = Link.CHILD
 _BEAT_CODES = frozenset(kind.code for kind in BEATS)
 
 
@@ -74,7 +75,7 @@ def _lay_out(turn: Turn, one: Fold) -> Write:
     floor: Any = before.updated_at
     id_ = before.id.bytes
     base = now if now > floor else floor
-    ordinary, fenced = True, False
+    ordinary, fenced = before.link_kind is not _CHILD, False
     events = []
     for change in changes:
         event = change.event
@@ -151,9 +152,11 @@ def _count(turn: Turn, writes: Sequence[Write]) -> None:
 
 
 def _follow_up(turn: Turn, write: Write) -> None:
-    """Write what else hangs on an accepted change: an adopter's claim, jobs it submits."""
+    """Write what else hangs on an accepted change: an adopter's claim, marks, jobs it submits."""
     if write.fold.adopts:
         turn.write("add_claims", [(write.job.id.bytes,)])
+    for marked, certain in write.fold.marks:
+        turn.write("mark" if certain else "mark_parent", [(marked.bytes,)])
     turn.wake(write.job)
     for outcome in submit(turn, write.fold.submits):
         if isinstance(outcome, SubmitRefused):

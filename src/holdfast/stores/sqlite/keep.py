@@ -10,7 +10,7 @@ from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.seal import switched
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import WORKER_MEMORY, Due, KeyRow, QueueStatus
+from holdfast.ports import WORKER_MEMORY, Due, KeyRow, Mark, QueueStatus
 from holdfast.stores.columns import JOB_COLUMNS
 from holdfast.stores.due import oldest_first
 from holdfast.stores.sqlite.read import queue_status, split_ids
@@ -115,6 +115,11 @@ def announce(turn: Turn, row: tuple[Any, ...]) -> None:
 def retire(turn: Turn, name: str) -> None:
     """Note that a worker ended in order."""
     turn.write("retire", [(turn.now, name)])
+
+
+def unmark(turn: Turn, marks: Sequence[Mark]) -> None:
+    """Remove marks that were seen."""
+    turn.write("unmark", [(mark.number,) for mark in marks])
 
 
 def erase_bodies(turn: Turn, ids: Sequence[JobId]) -> int:

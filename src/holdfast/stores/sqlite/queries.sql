@@ -124,6 +124,15 @@ WITH d(id, expected, :names) AS (VALUES (?, ?, :marks))
 UPDATE jobs SET :columns FROM d WHERE jobs.id = d.id AND +jobs.rev = d.expected
     AND +jobs.lease_expires_at > ? AND +jobs.epoch = ?
 
+-- name: mark
+-- A family that has to be looked at.
+INSERT INTO marks (id) VALUES (?)
+
+-- name: mark_parent
+-- The same, if the job has live children at all.
+INSERT INTO marks (id)
+SELECT ?1 WHERE EXISTS (SELECT 1 FROM jobs WHERE live_parent_id = ?1)
+
 -- name: free_keys
 -- Free keys whose term ended with this write: kinds are a bit mask.
 DELETE FROM keys WHERE id = ? AND kind & ? <> 0
@@ -278,6 +287,33 @@ UPDATE claims SET expires_at = ? WHERE request_id = ?
 -- name: drop_claims
 -- Forget a claim of which nothing is held any more.
 DELETE FROM claims WHERE request_id = ?
+
+-- name: marked
+-- Families to look at, the oldest mark first.
+SELECT number, id FROM marks ORDER BY number LIMIT ?
+
+-- name: unmark
+-- Remove a mark that was seen.
+DELETE FROM marks WHERE number = ?
+
+-- name: children
+-- Children of a parent, oldest first, after an id.
+SELECT {{columns.jobs}} FROM jobs
+WHERE parent_id = ? AND id > ? AND link_kind = {{link.child}} ORDER BY id LIMIT ?
+
+-- name: live_children
+-- The same, those that have not ended.
+SELECT {{columns.jobs}} FROM jobs WHERE live_parent_id = ? AND id > ? ORDER BY id LIMIT ?
+
+-- name: families
+-- Parents of live children, and jobs that wait for children, by id.
+SELECT id FROM (
+    SELECT * FROM (SELECT DISTINCT live_parent_id AS id FROM jobs WHERE live_parent_id > ?1
+        ORDER BY live_parent_id LIMIT ?2)
+    UNION
+    SELECT * FROM (SELECT id FROM jobs
+        WHERE substr(wait_for, 1, 8) = 'children' AND id > ?1 ORDER BY id LIMIT ?2)) AS f
+ORDER BY id LIMIT ?2
 
 -- name: owned
 -- The claims of an owner.

@@ -15,6 +15,7 @@ from holdfast.ports import (
     Count,
     EventQuery,
     LedgerEntry,
+    Mark,
     Page,
     Query,
     QueueEvent,
@@ -116,6 +117,30 @@ def owned(session: Session, owner: str) -> list[Job]:
 def split_ids(ids: bytes) -> list[bytes]:
     """Read the ids of a claim."""
     return [ids[i : i + 16] for i in range(0, len(ids), 16)]
+
+
+def marked(session: Session, limit: int) -> list[Mark]:
+    """List marks, the oldest first."""
+    return [Mark(row[0], job_id(row[1])) for row in session.rows("marked", (limit,))]
+
+
+def children(
+    session: Session, parents: Sequence[JobId], live_only: bool, after: JobId | None, limit: int
+) -> list[Job]:
+    """List what these jobs spawned."""
+    name = "live_children" if live_only else "children"
+    low = after.bytes if after else b""
+    return [
+        job
+        for parent in sorted(set(parents))
+        for job in session.jobs(name, (parent.bytes, low, limit))
+    ]
+
+
+def families(session: Session, after: JobId | None, limit: int) -> list[JobId]:
+    """List jobs that have live children or wait for children."""
+    low = after.bytes if after else b""
+    return [job_id(row[0]) for row in session.rows("families", (low, limit))]
 
 
 def counts(session: Session, tenant: str | None) -> list[Count]:

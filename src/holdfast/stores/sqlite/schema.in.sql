@@ -78,6 +78,8 @@ CREATE TABLE jobs (
             coalesce(CASE state WHEN {{state.claimed}} THEN timeout_at
                 WHEN {{state.waiting}} THEN run_at END, 9223372036854775807)
         ), 9223372036854775807) END) VIRTUAL,
+    live_parent_id BLOB AS (
+        CASE WHEN finished_at IS NULL AND link_kind = {{link.child}} THEN parent_id END) VIRTUAL,
     CONSTRAINT id_is_uuid CHECK (length(id) = 16),
 {{law.sqlite.job_checks}}
 ) STRICT, WITHOUT ROWID;
@@ -86,6 +88,8 @@ CREATE INDEX jobs_claim ON jobs (queue, needs, priority, claim_order, id)
     WHERE claim_order IS NOT NULL;
 CREATE INDEX jobs_wake ON jobs (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX jobs_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL;
+CREATE INDEX jobs_live_children ON jobs (live_parent_id, id) WHERE live_parent_id IS NOT NULL;
+CREATE INDEX jobs_gathering ON jobs (id) WHERE substr(wait_for, 1, 8) = 'children';
 CREATE INDEX jobs_workflow ON jobs (workflow_id, id) WHERE workflow_id IS NOT NULL;
 CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
 CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
@@ -200,6 +204,14 @@ CREATE TABLE keys (
     PRIMARY KEY (tenant, kind, key)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX keys_id ON keys (id);
+
+-- Parents whose family has to be looked at: written with whatever gives reason to, by the same
+-- transaction. No part of the ledger: a slow pass finds what is lost here. AUTOINCREMENT: a number
+-- that was given again could be taken for a mark that somebody has seen, and be removed unseen.
+CREATE TABLE marks (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id BLOB NOT NULL
+) STRICT;
 
 CREATE TABLE queues (
     name TEXT PRIMARY KEY,

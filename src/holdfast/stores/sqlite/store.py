@@ -26,6 +26,7 @@ from holdfast.ports import (
     EventQuery,
     KeyRow,
     LedgerEntry,
+    Mark,
     Outcome,
     Page,
     Query,
@@ -196,6 +197,32 @@ class SqliteStore:
         """Do nothing: here the summaries are kept as they stand."""
 
     async def pause(
+    async def marked(self, *, limit: int = 500) -> list[Mark]:
+        """List marks, the oldest first."""
+        return await self._read(lambda session: read.marked(session, limit))
+
+    async def unmark(self, marks: Sequence[Mark]) -> None:
+        """Remove marks that were seen."""
+        if marks:
+            await self._write(lambda turn: keep.unmark(turn, marks))
+
+    async def children(
+        self,
+        parents: Sequence[JobId],
+        *,
+        live_only: bool = False,
+        after: JobId | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        """List what these jobs spawned."""
+        return await self._read(
+            lambda session: read.children(session, parents, live_only, after, limit)
+        )
+
+    async def families(self, *, after: JobId | None = None, limit: int = 500) -> list[JobId]:
+        """List jobs that have live children or wait for children."""
+        return await self._read(lambda session: read.families(session, after, limit))
+
         self, queue: str, *, actor: str, reason: str | None = None, request_id: str | None = None
     ) -> QueueStatus:
         """Let no job of a queue be claimed."""

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from holdfast.errors import LawBroken
 from holdfast.lifecycle.job import Job, JobId, NewJob
+from holdfast.lifecycle.states import Link
 from holdfast.ports import SubmitOutcome, SubmitRefused, Submitted
 from holdfast.stores.batch import stamp
 from holdfast.stores.sqlite.connections import DATA_ERRORS, translate
@@ -66,6 +67,8 @@ def _insert(turn: Turn, jobs: Sequence[NewJob]) -> list[Job]:
     turn.remember(made)
     turn.write("submit", list(map(submit_row, made, ids)))
     turn.write("event", [sealed(row, None) for row in events] if turn.sealing else events)
+    parents = {job.parent_id for job in made if job.link_kind is Link.CHILD and job.parent_id}
+    turn.write("mark", [(parent.bytes,) for parent in parents])
     counted = Counter((job.tenant, job.queue, job.state) for job in made)
     for (tenant, queue, state), number in counted.items():
         turn.count(tenant, queue, state.code, number)

@@ -27,6 +27,7 @@ from holdfast.testing.contract.choosing import Choosing
 from holdfast.testing.contract.claiming import Claiming
 from holdfast.testing.contract.committing import Committing
 from holdfast.testing.contract.contending import Contending
+from holdfast.testing.contract.families import Families
 from holdfast.testing.contract.fencing import Fencing
 from holdfast.testing.contract.folding import Folding
 from holdfast.testing.contract.keeping import Keeping
@@ -56,6 +57,7 @@ class StoreContract(
     Summing,
     Keeping,
     Announcing,
+    Families,
     BadValues,
 ):
     """All that a store owes. Subclass it and give it a fixture `store`."""

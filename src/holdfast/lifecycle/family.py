@@ -1,0 +1,88 @@
+"""Parents and children: whose family is to be looked at after a change, and whom a parent awaits.
+
+A mark says no more than "look at this job's family"; what is to be done is read from the rows then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.lifecycle.job import Draft, JobId
+from holdfast.lifecycle.states import TERMINAL, Link, State
+
+CHILDREN = "children"
+"""What a parent waits for that waits for all its children; some of them are named by number."""
+NAME_LIMIT = 500
+"""Characters that a wait for some children may have; numbers between them are taken in beyond."""
+
+
+def marks(before: Draft, after: Draft) -> list[tuple[JobId, bool]]:
+    """Name the jobs to be looked at after a change; False: only if it has live children.
+
+    A child's end, because its parent may wait for it. A wait for children, because the last of
+    them may have ended while it was written. A cancel, and every end but success, because it
+    reaches the children. (A child's birth also marks its parent, which may have been cancelled.)
+    """
+    found: list[tuple[JobId, bool]] = []
+    ended = after.state in TERMINAL and before.state not in TERMINAL
+    if ended and is_child(after) and after.parent_id is not None:
+        found.append((after.parent_id, True))
+    parked = after.state is State.WAITING and before.state is not State.WAITING
+    if parked and awaits_children(after.wait_for):
+        found.append((after.id, True))
+    cancelled = after.cancel_requested is not before.cancel_requested
+    if cancelled or (ended and after.state is not State.SUCCEEDED):
+        found.append((after.id, False))
+    return found
+
+
+def is_child(record: Draft) -> bool:
+    """Whether it was spawned by its parent, and is not its retry, redrive or compensation."""
+    return record.link_kind is Link.CHILD
+
+
+def forsakes(parent: Draft) -> bool:
+    """Whether a job's live children have to end: it was cancelled, or it did not succeed."""
+    if parent.state in TERMINAL:
+        return parent.state is not State.SUCCEEDED
+    return parent.cancel_requested is not None
+
+
+def awaits_children(wait_for: str | None) -> bool:
+    """Whether a wait ends with the end of children."""
+    return wait_for == CHILDREN or _numbers(wait_for) is not None
+
+
+def awaits(wait_for: str | None, child: Draft) -> bool:
+    """Whether a wait is, among others, for this child."""
+    numbers = _numbers(wait_for)
+    if numbers is None:
+        return wait_for == CHILDREN
+    return any(child.step_index in span for span in numbers)
+
+
+def wait_name(numbers: Iterable[int]) -> str:
+    """Name a wait for the children with these numbers, which they bear as `step_index`."""
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    name = f"{CHILDREN}:{','.join(_span(low, high) for low, high in spans)}"
+    return name if len(name) <= NAME_LIMIT else f"{CHILDREN}:{_span(spans[0][0], spans[-1][1])}"
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _numbers(wait_for: str | None) -> list[range] | None:
+    """Read the numbers of a wait for some children; None if it is none."""
+    kind, colon, text = (wait_for or "").partition(":")
+    if kind != CHILDREN or not colon:
+        return None
+    spans = [part.partition("-") for part in text.split(",")]
+    if not all(low.isdecimal() and (high.isdecimal() or not dash) for low, dash, high in spans):
+        return None
+    return [range(int(low), int(high or low) + 1) for low, _, high in spans]

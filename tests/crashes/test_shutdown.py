@@ -12,6 +12,7 @@ import pytest
 from holdfast.app import Holdfast
 from holdfast.jobs import JobHandle
 from holdfast.lifecycle.states import State
+from tests.crashes.apps import STEADY_LEASE_SECONDS
 from tests.crashes.waiting import all_ended, until
 from tests.support.checker import assert_kept
 from tests.support.crew import Crew
@@ -57,17 +58,35 @@ async def test_what_outlasts_the_grace_is_given_back_and_burns_no_attempt(
     await assert_kept(await app.store(), resource, [job.id for job in jobs])
 
 
+@pytest.mark.req("B8")
+async def test_leases_are_renewed_until_the_last_job_is_gone(
+    app: Holdfast, crew: Crew, resource: Resource
+) -> None:
+    job = await app.tasks["steady_lasting"].submit(2.5 * STEADY_LEASE_SECONDS)
+    leaving = crew.start(**BRISK)
+    await until(lambda: resource.saw(job.id, "begin"), "it to run")
+    leaving.send(signal.SIGTERM)
+    async with app.worker(**BRISK):
+        assert await all_ended([job]) == [State.SUCCEEDED]
+    assert (job.record.attempt, job.record.failures) == (1, 0)
+    assert await asyncio.to_thread(leaving.wait) == 0, leaving.said()
+    await assert_kept(await app.store(), resource, [job.id])
+
+
 async def test_two_workers_and_twenty_slow_jobs_keep_both_busy(
     app: Holdfast, crew: Crew, resource: Resource
 ) -> None:
     first = crew.start(concurrency=2, **BRISK).wait_ready()
     second = crew.start(concurrency=2, **BRISK).wait_ready()
+    # Short ones first: whoever has seen only those must not hoard the slow ones.
+    short = await app.submit_many([app.tasks["quick"].prepare() for _ in range(100)])
+    await all_ended(short)
     jobs = await app.submit_many([app.tasks["threaded"].prepare(0.3) for _ in range(20)])
     assert set(await all_ended(jobs)) == {State.SUCCEEDED}
     ran = Counter(resource.of(job.id)[0].pid for job in jobs)
     assert set(ran) == {first.process.pid, second.process.pid}
     assert min(ran.values()) >= 6, ran
-    await assert_kept(await app.store(), resource, [job.id for job in jobs])
+    await assert_kept(await app.store(), resource, [job.id for job in (*short, *jobs)])
 
 
 async def test_the_name_of_a_worker_never_comes_back(

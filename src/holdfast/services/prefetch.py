@@ -19,19 +19,21 @@ class Prefetch:
         """Begin without a measure: nothing is prefetched."""
         self._concurrency = concurrency
         self._mean_seconds: float | None = None
+        self._latest_seconds = 0.0
 
     def measured(self, seconds: float) -> None:
         """Note how long an attempt took."""
         mean = self._mean_seconds
+        self._latest_seconds = seconds
         self._mean_seconds = seconds if mean is None else mean + WEIGHT * (seconds - mean)
 
     def allowance(self, oldest_seconds: float) -> int:
         """Say how many jobs may wait here; `oldest_seconds` is how long the oldest attempt runs.
 
-        An attempt that is still running counts too: else a burst of short jobs would let a worker
-        hoard behind long ones that it has yet to see the end of.
+        An attempt that is still running counts too, and the latest by itself: else a burst of short
+        jobs would let a worker hoard long ones for as long as the mean remembers it.
         """
         if self._mean_seconds is None:
             return 0
-        mean = max(self._mean_seconds, oldest_seconds, 1e-6)
+        mean = max(self._mean_seconds, self._latest_seconds, oldest_seconds, 1e-6)
         return min(int(self._concurrency * SECONDS_AHEAD / mean), MOST)

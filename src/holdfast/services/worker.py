@@ -22,6 +22,7 @@ from holdfast.flow.finish import after_shutdown
 from holdfast.identity import jitter, mint_request, mint_worker
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import JobId
+from holdfast.lifecycle.retry import release_costs
 from holdfast.lifecycle.states import Cancel
 from holdfast.points import reach
 from holdfast.ports import Announcement, Claimed, ClaimRequest, Store
@@ -177,6 +178,7 @@ class Worker:
         loops: list[Coroutine[Any, Any, None]] = [
             patrol.run(),
             self._watch_keeper(),
+            self._share(),
             measure_lag(
                 self.meters.lagged, self.meters.pulse("loop", limit_seconds=30), every_seconds=0.5
             ),
@@ -250,6 +252,19 @@ class Worker:
     def _oldest_seconds(self) -> float:
         begun = min((held.begun_at for held in self._attempts.running if held.begun_at), default=0)
         return time.monotonic() - begun if begun else 0.0
+
+    async def _share(self) -> None:
+        """Give back, now and then, what waits behind jobs that turned out long: others may be idle.
+
+        It was claimed when all jobs seemed short. One whose release would cost a try is kept.
+        """
+        while True:
+            await asyncio.sleep(self._tick)
+            surplus = len(self._buffer) - self._prefetch.allowance(self._oldest_seconds())
+            last = list(self._buffer)[len(self._buffer) - max(surplus, 0) :]
+            for held in [held for held in last if not release_costs(held.record)]:
+                self._buffer.remove(held)
+                self._desk.post(held, c.Release(actor=held.actor, reason="waited for a free slot"))
 
     async def _claim(self, limit: int) -> list[Claimed]:
         """Claim once; while it is unknown whether that worked, the same request is repeated."""

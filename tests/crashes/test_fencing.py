@@ -58,6 +58,30 @@ async def test_a_worker_stopped_past_its_lease_is_refused_when_it_goes_on(
     await assert_kept(await app.store(), resource, [job.id for job in (*jobs, another)])
 
 
+@pytest.mark.req("B13", "C4")
+async def test_a_completion_that_comes_after_the_cancel_is_refused(
+    app: Holdfast, url: str, crew: Crew, resource: Resource, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    job = await app.tasks["heedless"].submit(str(gate))
+    victim = crew.start(**BRISK)
+    await until(lambda: resource.saw(job.id, "begin"), "the victim to run it")
+    await asyncio.to_thread(suspend_between_writes, victim, url)
+    await job.cancel(hard=True)
+    async with app.worker(**BRISK):
+        assert await all_ended([job]) == [State.CANCELLED]
+    gate.touch()
+
+    victim.resume()
+    another = await app.tasks["quick"].submit()
+    assert await all_ended([another]) == [State.SUCCEEDED]
+    victim.send(signal.SIGTERM)
+    assert await asyncio.to_thread(victim.wait) == 0, victim.said()
+    assert (await job.refresh()).state is State.CANCELLED
+    assert {effect.attempt for effect in resource.of(job.id)} == {1}, "it never ran again"
+    await assert_kept(await app.store(), resource, [job.id, another.id])
+
+
 STOPS = ("claim.answered", "handler.entering", "handler.returned", "commit.sending")
 
 

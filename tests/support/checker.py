@@ -71,10 +71,15 @@ def _of_one(
 ) -> Iterator[str]:
     if not row.terminal:
         yield f"is {row.state} at the end"
-    yield from _outcome_problems(entry.events)
-    yield from _ownership_problems(entry.events, steady_clock)
+    yield from event_problems(entry.events, steady_clock=steady_clock)
     yield from _effect_problems(entry.events, effects)
     yield from _result_problems(entry.events, effects)
+
+
+def event_problems(events: Sequence[LoggedEvent], *, steady_clock: bool = True) -> Iterator[str]:
+    """Tell what is wrong with the life of one job, by its events alone."""
+    yield from _outcome_problems(events)
+    yield from _ownership_problems(events, steady_clock)
 
 
 def _outcome_problems(events: Sequence[LoggedEvent]) -> Iterator[str]:

@@ -103,6 +103,9 @@ class NoLink:
     def progress(self, body: Body) -> None:
         """Nobody listens."""
 
+    def ask(self, request: Any, answer: Any) -> None:
+        """No handler here makes durable calls."""
+
     def heartbeat(self) -> None:
         """Nobody listens."""
 

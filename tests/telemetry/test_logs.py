@@ -28,6 +28,9 @@ class Nowhere:
     def progress(self, body: Body) -> None:
         """Say nothing."""
 
+    def ask(self, request: Any, answer: Any) -> None:
+        """No handler here makes durable calls."""
+
     def heartbeat(self) -> None:
         """Say nothing."""
 

@@ -16,6 +16,7 @@ from typing_extensions import Unpack
 from holdfast.asking import Asker, Rehearsal, all_accepted
 from holdfast.bridge import Bridge
 from holdfast.context import Context
+from holdfast.enlisting import Enlisting
 from holdfast.errors import BadData, BadTask, HoldfastError, NoSuchJob
 from holdfast.flow.submit import refused_submit
 from holdfast.flow.why import Why, why
@@ -24,6 +25,7 @@ from holdfast.lifecycle.job import Actor, Job, JobId, NewJob
 from holdfast.lifecycle.payload import check_number, check_text, decode_body
 from holdfast.lifecycle.states import KeyKind, Role, State
 from holdfast.options import TaskOptions
+from holdfast.pending import PendingHandle
 from holdfast.ports import Query, QueueStatus, Store, SubmitOutcome, SubmitRefused
 from holdfast.runners.lazily import LazyProcesses
 from holdfast.services.session import Session
@@ -39,7 +41,6 @@ from holdfast.tasks import (
     WithContext,
     foreign_task,
     make_task,
-    numbered,
 )
 from holdfast.telemetry import Meters
 from holdfast.telemetry.tracing import submit_span
@@ -48,7 +49,7 @@ from holdfast.wiring import make_store, read_address
 T = TypeVar("T")
 
 
-class Holdfast:
+class Holdfast(Enlisting):
     """Tasks and jobs over one store.
 
     It opens by itself when it is first used, on whichever event loop that is, and closes with that
@@ -77,7 +78,7 @@ class Holdfast:
         self.tasks = TaskSet()
         self.tenant = check_text(tenant, "tenant", limit=200)
         self.control = Actor(Role.CONTROL, check_text(name, "name", limit=200))
-        self._asker = Asker(actor=Actor(Role.GATEWAY, name), tenant=tenant, propagate=propagate)
+        self.asker = Asker(actor=Actor(Role.GATEWAY, name), tenant=tenant, propagate=propagate)
         self._bounded = not unbounded_leases
         self._deadline = deadline_seconds
         self.make_store = store or (lambda: make_store(address, deadline_seconds=deadline_seconds))
@@ -138,9 +139,9 @@ class Holdfast:
         if not calls:
             return []
         session = await self._session()
-        parents = [await self._parent_id(call.parent) for call in calls]
+        parents = [await self.parent_id(call.parent) for call in calls]
         with submit_span(calls[0].task.name, calls[0].task.queue) as active:
-            jobs = self._decided(calls, parents, self._asker.trace(active))
+            jobs = self.asker.decide_all(calls, parents, self.asker.trace(active))
             outcomes = await session.gathering.submit(jobs)
         answers = [
             self._answer(call, job, outcome)
@@ -151,19 +152,6 @@ class Holdfast:
             await self.rehearsal.submitted(handles)
         return handles
 
-    def _decided(
-        self, calls: Sequence[Call], parents: Sequence[JobId | None], trace: str | None
-    ) -> list[NewJob]:
-        jobs: list[NewJob] = []
-        for call, parent_id in zip(calls, parents, strict=True):
-            try:
-                jobs.append(self._asker.decide(call, parent_id, trace))
-            except BadData as error:
-                if len(calls) == 1:
-                    raise
-                raise numbered(len(jobs), error) from error
-        return jobs
-
     def _answer(self, call: Call, job: NewJob, outcome: SubmitOutcome) -> Any:
         if isinstance(outcome, SubmitRefused):
             return refused_submit(outcome)
@@ -173,12 +161,15 @@ class Holdfast:
             self.meters.submitted(outcome.job.task, outcome.job.queue)
         return JobHandle(outcome.job, self, call.task.unpack_result, created=created)
 
-    async def _parent_id(self, parent: Any) -> JobId | None:
+    async def parent_id(self, parent: Any) -> JobId | None:
+        """Tell the internal id of what was given as a parent: a handle, an id, a context."""
         match parent:
             case None:
                 return None
             case JobHandle():
                 return parent.record.id
+            case PendingHandle():
+                return parent.internal_id
             case Context():
                 return (await self.get(parent.job.id, tenant=parent.job.tenant)).record.id
             case _:
@@ -233,7 +224,7 @@ class Holdfast:
             states=_states(state),
             queue=queue,
             task=task,
-            parent_id=await self._parent_id(parent),
+            parent_id=await self.parent_id(parent),
             workflow_id=workflow_id,
             correlation_id=correlation_id,
             error_code=error_code,

@@ -10,13 +10,13 @@ from msgspec import Struct
 
 from holdfast.arguments import SHOWN_PROBLEMS
 from holdfast.context import TRACEPARENT, current_context
-from holdfast.errors import HoldfastError, PartlySubmitted
+from holdfast.errors import BadData, HoldfastError, PartlySubmitted
 from holdfast.identity import mint_id
 from holdfast.jobs import JobHandle
 from holdfast.lifecycle.job import Actor, JobId, NewJob
 from holdfast.lifecycle.states import Link
 from holdfast.lifecycle.submit import Submission, submit
-from holdfast.tasks import Call
+from holdfast.tasks import Call, numbered
 from holdfast.telemetry.tracing import trace_id_of
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,20 @@ class Asker(Struct, frozen=True, kw_only=True):
             Submission(id=mint_id(), task=task.name, body=call.body, **wanted), self.actor
         )
 
+    def decide_all(
+        self, calls: Sequence[Call], parents: Sequence[JobId | None], traceparent: str | None
+    ) -> list[NewJob]:
+        """Decide calls; of many, the bad one is named."""
+        jobs: list[NewJob] = []
+        for call, parent_id in zip(calls, parents, strict=True):
+            try:
+                jobs.append(self.decide(call, parent_id, traceparent))
+            except BadData as error:
+                if len(calls) == 1:
+                    raise
+                raise numbered(len(jobs), error) from error
+        return jobs
+
     def trace(self, active: str | None) -> str | None:
         """Tell the traceparent to hand on: the hook's, the active span's, or the running job's."""
         told = self._told()
@@ -86,7 +100,7 @@ def _inherit(wanted: dict[str, Any], traceparent: str | None) -> None:
         wanted["trace_id"] = trace_id_of(handed)
 
 
-def all_accepted(answers: list[Any]) -> list[JobHandle[Any]]:
+def all_accepted(answers: list[Any]) -> list[Any]:
     """Give the handles; a refusal is raised, with all answers where others were accepted."""
     refused = {
         number: answer for number, answer in enumerate(answers) if isinstance(answer, HoldfastError)

@@ -219,6 +219,30 @@ class NoSuchTask(HoldfastError):
     code = "no_such_task"
 
 
+class BadConnection(HoldfastError):
+    """What was given to submit in is no connection, session or transaction that can be used."""
+
+    code = "bad_connection"
+
+
+class BadTransaction(HoldfastError):
+    """The caller's transaction cannot take a job: there is none, it has failed, or only reads."""
+
+    code = "bad_transaction"
+
+
+class NotCommitted(HoldfastError):
+    """The job is not in the ledger: its transaction is still open, or was rolled back."""
+
+    code = "not_committed"
+
+
+class StatementFailed(HoldfastError):
+    """A caller's own statement failed, or may not be run there. Its transaction is undone."""
+
+    code = "statement_failed"
+
+
 class PartlySubmitted(Refused):
     """Some of many jobs were refused, the others are in the ledger.
 

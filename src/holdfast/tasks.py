@@ -18,6 +18,7 @@ from holdfast.lifecycle.payload import Body
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Priority
 from holdfast.options import JobOptions, TaskOptions, Terms, check_fields, job_fields, task_terms
+from holdfast.pending import PendingHandle
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,6 +63,16 @@ class Submitter(Protocol):
 
     async def submit_many(self, calls: Sequence[Call]) -> list[JobHandle[Any]]:
         """Submit calls together; answers in their order."""
+
+    async def submit_many_in(
+        self, connection: Any, calls: Sequence[Call]
+    ) -> list[PendingHandle[Any]]:
+        """Submit calls inside a transaction of the caller's."""
+
+    def submit_many_in_sync(
+        self, connection: Any, calls: Sequence[Call]
+    ) -> list[PendingHandle[Any]]:
+        """Submit calls inside a transaction of a connection that blocks."""
 
     def run_sync(self, work: Coroutine[Any, Any, T], instead: str) -> T:
         """Do work for a thread without a loop."""
@@ -148,6 +159,23 @@ class Task(Generic[P, R]):
         Each is a tuple of positional arguments, a mapping of named ones, or `task.prepare(…)`.
         """
         return await self._home().submit_many(self._prepared(calls))
+
+    async def submit_in(
+        self, connection: Any, /, *args: P.args, **kwargs: P.kwargs
+    ) -> PendingHandle[R]:
+        """Submit one job inside your own transaction: it is there exactly if that commits.
+
+        `connection` is one of asyncpg or psycopg 3, a connection or session of SQLAlchemy, or
+        on SQLite what `app.transaction()` gave.
+        """
+        calls = [self.prepare(*args, **kwargs)]
+        return (await self._home().submit_many_in(connection, calls))[0]
+
+    def submit_in_sync(
+        self, connection: Any, /, *args: P.args, **kwargs: P.kwargs
+    ) -> PendingHandle[R]:
+        """Submit one job inside your own transaction, on a connection that blocks."""
+        return self._home().submit_many_in_sync(connection, [self.prepare(*args, **kwargs)])[0]
 
     def submit_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Submit one job from a thread without a loop."""

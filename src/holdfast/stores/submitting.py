@@ -38,6 +38,15 @@ class Existing(Struct, frozen=True):
     id: JobId
 
 
+class Enlisted(Struct, frozen=True, kw_only=True):
+    """What became of a submit inside a transaction that is the caller's to commit."""
+
+    id: JobId
+    job_id: str
+    """The public id."""
+    created: bool
+
+
 class Plan:
     """Settles the keys of one batch of submits.
 

@@ -41,6 +41,7 @@ from holdfast.stores.sqlite.claim import Claims
 from holdfast.stores.sqlite.commit import commit
 from holdfast.stores.sqlite.connections import Place, translate
 from holdfast.stores.sqlite.database import Database, join, leave
+from holdfast.stores.sqlite.guest import Guest, be_guest
 from holdfast.stores.sqlite.migrate import prepare
 from holdfast.stores.sqlite.session import Session
 from holdfast.stores.sqlite.submit import submit
@@ -127,6 +128,13 @@ class SqliteStore:
     async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
         """Insert decided jobs with their first events and keys."""
         return await self._write(lambda turn: submit(turn, jobs)) if jobs else []
+
+    async def transact(self, work: Callable[[Guest], T]) -> T:
+        """Do a caller's work in one transaction, on the writer's thread.
+
+        It may be done again, where others made the transaction fail as a whole.
+        """
+        return await self._write(lambda turn: be_guest(turn, work))
 
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
         """Give due jobs to an owner under lease."""

@@ -1,0 +1,156 @@
+"""Submit through the SQL function `holdfast_submit`, in whatever transaction calls it.
+
+What the function takes and answers, as text; who calls it, and how, is no matter here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.lifecycle.job import JobId, NewJob
+from holdfast.lifecycle.policy import needs_key, needs_text, policy_key, policy_text
+from holdfast.lifecycle.times import encode
+from holdfast.ports import SubmitRefused
+from holdfast.stores.columns import created_text, tuple_text
+from holdfast.stores.submitting import Enlisted, Existing, Holder, Plan
+from holdfast.stores.text import blocks
+
+PACKAGE = "holdfast.stores.postgres"
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """A key of a job, or its job_id as the text of an internal id, that stands for another job."""
+
+    id: UUID
+    digest: str | None = None
+    kind: int = 0
+    job_id: str | None = None
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What the function says."""
+
+    held: dict[str, list[Held]] = {}
+    refers: dict[str, Held] = {}
+
+
+def enlist_sql(parameter: str) -> str:
+    """Write the statement with a parameter as the caller's driver writes it."""
+    return blocks(PACKAGE, "enlist.sql")["enlist"].partition("\n")[2].replace("$1", parameter)
+
+
+_encode = msgspec.json.Encoder().encode
+_read_answer = msgspec.json.Decoder(Answer).decode
+
+
+def enlist_text(jobs: Sequence[NewJob]) -> str:
+    """Write decided jobs as the function takes them."""
+    policies = {policy_key(job.record.policy): job.record.policy for job in jobs}
+    needs = {needs_key(job.record.needs): job.record.needs for job in jobs if job.record.needs}
+    asked = {
+        "jobs": [_job(job, refers_to) for job, refers_to in _with_ids(jobs)],
+        "keys": [key for job in jobs for key in _keys(job)],
+        "policies": [
+            {
+                "id": key,
+                "body": policy_text(policy).decode(),
+                "lease": policy.lease,
+                "running_lease": policy.running_lease,
+                "start_timeout": policy.start_timeout,
+            }
+            for key, policy in policies.items()
+        ],
+        "needs": [{"id": key, "body": needs_text(value).decode()} for key, value in needs.items()],
+    }
+    return _encode(asked).decode()
+
+
+def _with_ids(jobs: Sequence[NewJob]) -> list[tuple[NewJob, UUID | None]]:
+    return [(job, next((id_ for _, id_ in Plan([job]).as_ids()), None)) for job in jobs]
+
+
+def _job(job: NewJob, refers_to: UUID | None) -> dict[str, Any]:
+    record, event = job.record, job.event
+    return {
+        "id": record.id,
+        "refers_to": refers_to,
+        "tenant": record.tenant,
+        "task": record.task,
+        "queue": record.queue,
+        "state": record.state.code,
+        "kind": record.kind.code,
+        "priority": record.priority.code,
+        "needs": needs_key(record.needs),
+        "policy": policy_key(record.policy),
+        "cpus": record.cpus,
+        "memory_mb": record.memory_mb,
+        "job_id": record.job_id,
+        "parent_id": record.parent_id,
+        "link_kind": record.link_kind and record.link_kind.code,
+        "workflow_id": record.workflow_id,
+        "step_index": record.step_index,
+        "key_kinds": record.key_kinds,
+        "held_by": tuple_text(record.held_by),
+        "run_at": encode(event.run_at),
+        "deadline_at": encode(event.deadline_at),
+        "actor": event.actor,
+        "request_id": event.request_id,
+        "reason": event.reason,
+        "correlation_id": event.correlation_id,
+        "data": created_text(event),
+        "body": None if event.body is None else event.body.decode(),
+        "digest": None if event.digest is None else event.digest.hex(),
+    }
+
+
+def _keys(job: NewJob) -> list[dict[str, Any]]:
+    record = job.record
+    return [
+        {
+            "tenant": record.tenant,
+            "kind": key.kind,
+            "key": key.key,
+            "id": record.id,
+            "digest": key.digest.hex(),
+        }
+        for key in job.keys
+    ]
+
+
+def read_outcomes(jobs: Sequence[NewJob], text: str) -> list[Enlisted | SubmitRefused]:
+    """Read what the function answered, in the order of the jobs."""
+    answer = _read_answer(text)
+    names = {job.record.id: job.record.public_id for job in jobs}
+    for one in (*answer.refers.values(), *(one for held in answer.held.values() for one in held)):
+        if one.job_id is not None:
+            names[JobId(one.id)] = one.job_id
+    return [_outcome(job, answer, names) for job in jobs]
+
+
+def _outcome(job: NewJob, answer: Answer, names: dict[JobId, str]) -> Enlisted | SubmitRefused:
+    match _verdict(job, answer):
+        case None:
+            id_ = job.record.id
+            return Enlisted(id=id_, job_id=names[id_], created=True)
+        case Existing(id=id_):
+            return Enlisted(id=id_, job_id=names.get(id_, str(id_)), created=False)
+        case refused:
+            return refused
+
+
+def _verdict(job: NewJob, answer: Answer) -> Existing | SubmitRefused | None:
+    plan, id_ = Plan([job]), str(job.record.id)
+    if (refers := answer.refers.get(id_)) is not None:
+        plan.refers(job, refers.id, None if refers.digest is None else _bytes(refers))
+    keys = {key.kind: (job.record.tenant, key.kind, key.key) for key in job.keys}
+    plan.held({keys[one.kind]: Holder(one.id, _bytes(one)) for one in answer.held.get(id_, ())})
+    return plan.verdict(job)
+
+
+def _bytes(one: Held) -> bytes:
+    return bytes.fromhex(one.digest or "")

@@ -1,0 +1,178 @@
+"""A transaction on the store's own connection: what a caller writes together with its jobs.
+
+For SQLite, where the writer's connection is the only one that writes. Statements and submits are
+gathered while the block runs, and run as one request at its end, so that a block that awaits
+something keeps nobody waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
+
+from holdfast.errors import BadConnection, BadTransaction
+from holdfast.flow.submit import refused_submit
+from holdfast.lifecycle.job import NewJob
+from holdfast.pending import PendingHandle
+from holdfast.ports import Store, SubmitOutcome, SubmitRefused
+from holdfast.stores.submitting import Enlisted
+
+T = TypeVar("T")
+
+
+@runtime_checkable
+class Hosted(Protocol):
+    """What `tx.run(work)` hands to the work, on the writer's thread."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> list[tuple[Any, ...]]:
+        """Run the caller's statements, and read all that they return."""
+
+    def submit(self, jobs: Sequence[NewJob], /) -> list[SubmitOutcome]:
+        """Submit decided jobs."""
+
+
+@runtime_checkable
+class Hosting(Protocol):
+    """A store that lets callers write on its own connection."""
+
+    async def transact(self, work: Callable[[Hosted], T]) -> T:
+        """Do work in one transaction, on the writer's thread; return once it is durable."""
+
+
+class Home(Protocol):
+    """What a transaction needs of its app."""
+
+    async def store(self) -> Store:
+        """Give the open store of the running loop."""
+
+    def run_sync(self, work: Coroutine[Any, Any, T], instead: str) -> T:
+        """Do work for a thread without a loop."""
+
+
+class Answer(Generic[T]):
+    """What a piece of work in a transaction returned; there once the block has ended."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._values: list[T] = []
+
+    def put(self, value: T) -> None:
+        """Hear it; where the transaction had to be run again, the last counts."""
+        self._values = [value]
+
+    @property
+    def value(self) -> T:
+        """The value."""
+        if not self._values:
+            raise BadTransaction("the transaction runs at the end of its block, and has not yet")
+        return self._values[0]
+
+
+class Transaction:
+    """`async with app.transaction() as tx:`, or `with` in a thread without a loop.
+
+    Where the block raises, nothing of it is run. Where its end raises, nothing of it is kept.
+    """
+
+    def __init__(self, home: Home) -> None:
+        """Gather from now on."""
+        self.home = home
+        self._steps: list[Callable[[Hosted], None]] = []
+        self._settled: list[Callable[[], None]] = []
+        self._over = False
+
+    def execute(self, sql: str, parameters: Any = ()) -> None:
+        """Have a statement run, in its place, when the block has ended."""
+        self._add(lambda guest: _nothing(guest.execute(sql, parameters)))
+
+    def run(self, work: Callable[[Hosted], T]) -> Answer[T]:
+        """Have a function run there: it may read what it writes, and submit what it has read.
+
+        On the writer's thread, so it must be quick. It may be run again, and must have no effects
+        but on the database.
+        """
+        answer: Answer[T] = Answer()
+        self._add(lambda guest: answer.put(work(guest)))
+        return answer
+
+    def enlist(self, jobs: Sequence[NewJob], handles: Sequence[PendingHandle[Any]]) -> None:
+        """Have decided jobs submitted there; one that is refused undoes the whole."""
+        made: dict[int, Enlisted] = {}
+
+        def step(guest: Hosted) -> None:
+            for number, outcome in enumerate(enlisted(guest.submit(jobs))):
+                if isinstance(outcome, SubmitRefused):
+                    raise refused_submit(outcome)
+                made[number] = outcome
+
+        def settle() -> None:
+            for number, handle in enumerate(handles):
+                handle.settle(made[number])
+                handle.committed = True
+
+        self._add(step)
+        self._settled.append(settle)
+
+    def _add(self, step: Callable[[Hosted], None]) -> None:
+        if self._over:
+            raise BadTransaction("this transaction is over; begin another")
+        self._steps.append(step)
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+        _host(await self.home.store())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Run what was gathered, all or nothing; nothing where the block raised."""
+        self._over = True
+        if error is None and self._steps:
+            await _host(await self.home.store()).transact(self._run)
+            for settle in self._settled:
+                settle()
+
+    def __enter__(self) -> Self:
+        """Begin, in a thread without a loop."""
+        return self.home.run_sync(self.__aenter__(), "async with app.transaction()")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Run what was gathered, all or nothing; nothing where the block raised."""
+        self.home.run_sync(self.__aexit__(kind, error, traceback), "async with app.transaction()")
+
+    def _run(self, guest: Hosted) -> None:
+        for step in self._steps:
+            step(guest)
+
+
+def enlisted(outcomes: Sequence[SubmitOutcome]) -> list[Enlisted | SubmitRefused]:
+    """Tell of outcomes on the store's own connection what a caller's transaction tells."""
+    return [
+        outcome
+        if isinstance(outcome, SubmitRefused)
+        else Enlisted(id=outcome.job.id, job_id=outcome.job.public_id, created=outcome.created)
+        for outcome in outcomes
+    ]
+
+
+def _host(store: Store) -> Hosting:
+    if isinstance(store, Hosting):
+        return store
+    raise BadConnection(
+        "app.transaction() is for SQLite; here submit in a transaction of your own connection: "
+        "await task.submit_in(connection, …)"
+    )
+
+
+def _nothing(_: object) -> None:
+    pass

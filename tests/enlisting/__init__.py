@@ -1,0 +1,1 @@
+"""Submit inside the caller's own transaction, with every driver and on both engines."""

@@ -16,8 +16,9 @@ from tests.chaos.front import Front, front_on
 from tests.chaos.load import Load
 from tests.support.checker import broken_promises
 
-EXTRA_SECONDS = 30.0
-"""How long faults that have not bitten yet are tried beyond the end."""
+EXTRA_TRIES = 6
+"""How often a fault that has not bitten yet is tried beyond the end."""
+BUSY_SECONDS = 10.0
 QUIET_SECONDS = 90.0
 Say = Callable[[str], None]
 
@@ -75,21 +76,31 @@ async def _fight(
     """Inject faults in random order, each once before any comes again."""
     began = time.monotonic()
     bag: list[Fault] = []
-    while (passed := time.monotonic() - began) < seconds + EXTRA_SECONDS:
-        if passed > seconds:
-            for fault in faults:
-                await fault.look()
-            bag = [fault for fault in faults if not fault.bitten]
-            if not bag:
-                return
-        if not bag:
-            bag = chance.sample(faults, len(faults))
-        fault = bag.pop()
-        say(f"{front.crew.url.partition(':')[0][:10]} {passed:6.1f} s  {fault.name}")
-        fault.injected += 1
-        await fault.strike()
+    while time.monotonic() - began < seconds:
+        bag = bag or chance.sample(faults, len(faults))
+        await _inject(front, bag.pop(), began, say)
+    for _ in range(EXTRA_TRIES):
+        for fault in faults:
+            await fault.look()
+        for fault in [fault for fault in faults if not fault.bitten]:
+            await _inject(front, fault, began, say)
+
+
+async def _inject(front: Front, fault: Fault, began: float, say: Say) -> None:
+    await _busy(front)
+    say(f"{front.engine} {time.monotonic() - began:6.1f} s  {fault.name}")
+    fault.injected += 1
+    await fault.strike()
+    await front.fill_up()
+    await fault.rest(0.05, 0.4)
+
+
+async def _busy(front: Front) -> None:
+    """Wait until somebody works: a fault that meets nobody bites nobody."""
+    end = time.monotonic() + BUSY_SECONDS
+    while not await front.held() and time.monotonic() < end:
         await front.fill_up()
-        await fault.rest(0.05, 0.4)
+        await asyncio.sleep(0.02)
 
 
 async def _heal(front: Front, say: Say) -> list[str]:

@@ -57,6 +57,11 @@ class Front:
         """How worker processes ended that nobody meant to end."""
 
     @property
+    def engine(self) -> str:
+        """Which store this is about."""
+        return "sqlite" if self.cluster is None else "postgres"
+
+    @property
     def working(self) -> list[Member]:
         """The workers that live and are not leaving."""
         return [member for member in self.crew.members if member.alive and member.name]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.battle import battle
 
-SECONDS = 15.0
+SECONDS = 12.0
 SEED = 3
 
 

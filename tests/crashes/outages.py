@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import apsw
 import pytest
@@ -46,12 +48,21 @@ def suspend_between_writes(member: Member, url: str) -> None:
     """Stop a worker while it holds no lock of the database.
 
     One that is stopped in the middle of a write to SQLite keeps everybody from writing until it
-    goes on: then no lease of its passes unnoticed, and there is nothing to test.
+    goes on, and one that is next in line lets everybody wait for far longer than our leases.
     """
     member.suspend()
-    while read_address(url).engine == "sqlite" and not _is_writable(url):
+    while read_address(url).engine == "sqlite" and not (_line_is_free(url) and _is_writable(url)):
         member.resume()
         member.suspend()
+
+
+def _line_is_free(path: str) -> bool:
+    with Path(path + "-turn").open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def _is_writable(path: str) -> bool:

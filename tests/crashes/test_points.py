@@ -41,12 +41,15 @@ def test_the_points_cover_the_way_of_a_job() -> None:
     assert {"claim", "start", "handler", "finish", "commit", "renew"} <= steps
 
 
-async def submit_everything(app: Holdfast) -> list[JobHandle[Any]]:
-    """Submit jobs of every kind: starts that fold and that do not, retries, renewals, children."""
+async def submit_everything(app: Holdfast, leases: float) -> list[JobHandle[Any]]:
+    """Submit jobs of every kind: starts that fold and that do not, retries, renewals.
+
+    Some take so many leases that they are renewed several times.
+    """
     tasks = app.tasks
     calls = [tasks[kind].prepare() for kind in ("quick", "shaky", "careful", "reporting")]
-    # Longer than half a lease: so they are renewed.
-    calls += [tasks[kind].prepare(0.75 * LEASE_SECONDS) for kind in ("lasting", "careful_lasting")]
+    seconds = leases * LEASE_SECONDS
+    calls += [tasks[kind].prepare(seconds) for kind in ("lasting", "careful_lasting")]
     return await app.submit_many([*calls, tasks["threaded"].prepare()])
 
 
@@ -55,7 +58,8 @@ async def submit_everything(app: Holdfast) -> list[JobHandle[Any]]:
 async def test_a_worker_killed_at_any_point_loses_nothing(
     app: Holdfast, crew: Crew, resource: Resource, point: str
 ) -> None:
-    jobs = [job for _ in DEATHS for job in await submit_everything(app)]
+    leases = 2.5 if point.startswith("renew.") else 0.75
+    jobs = [job for _ in DEATHS for job in await submit_everything(app, leases)]
     for victim in [crew.start(die_at=f"{point}:{times}", **BRISK) for times in DEATHS]:
         assert await asyncio.to_thread(victim.wait) == -signal.SIGKILL, victim.said()
 

@@ -18,6 +18,8 @@ from tests.support.resource import Resource
 
 BRISK: dict[str, Any] = {"tick": "100ms", "poll": "50ms"}
 HUGE = 1_000_000_000
+PATIENCE = 100.0
+"""Seconds for a gigabyte to be made, written as JSON and refused, on a machine that is busy."""
 
 
 async def facts_of(job: JobHandle[Any]) -> tuple[State, str | None, int]:
@@ -48,7 +50,7 @@ async def test_poison_in_a_process_of_its_own_ends_in_the_dead_letters_and_hurts
     sound = await app.submit_many([app.tasks["isolated"].prepare() for _ in range(3)])
     worker = app.worker(concurrency=3, **BRISK)
     async with worker:
-        assert set(await all_ended(poison.values())) == {State.DEAD_LETTERED}
+        assert set(await all_ended(poison.values(), PATIENCE)) == {State.DEAD_LETTERED}
         assert set(await all_ended(sound)) == {State.SUCCEEDED}
     assert worker.failed is None
     for name, job in poison.items():

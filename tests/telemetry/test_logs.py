@@ -63,6 +63,8 @@ def lines() -> Iterator[Lines]:
     """A log in memory; the process's logging is as before afterwards."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
+    # Not pytest's: what it captures goes between processes, and hostile text cannot.
+    root.handlers = []
     yield Lines()
     root.handlers = handlers
     root.setLevel(level)

@@ -16,8 +16,9 @@ from tests.support.processes import run_together
 
 PROCESSES = 64
 JOBS = 10_000
-STRETCHES = 8
-"""Into how many the keys are cut: eight processes submit each, half of them backwards."""
+CONTESTED = 976
+"""Keys that all 64 submit, half of them backwards; the others are one process's each."""
+OWN = (JOBS - CONTESTED) // PROCESSES
 LIMIT_SECONDS = 600.0
 
 # In one place: starting 64 interpreters is most of the work, and is done once per store.
@@ -35,13 +36,12 @@ class Crowd(NamedTuple):
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def crowd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Crowd:
     place = _place(request, tmp_path_factory)
-    stretch = JOBS // STRETCHES
     arguments = [
         {
             "engine": request.param,
             "place": place,
             "owner": f"worker-{number}",
-            "keys": _keys(number % STRETCHES * stretch, stretch, number // STRETCHES % 2 == 1),
+            "keys": _keys(number),
             "jobs": JOBS,
         }
         for number in range(PROCESSES)
@@ -58,8 +58,10 @@ def _place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return cluster.create_database(template=request.getfixturevalue("postgres_template"))
 
 
-def _keys(first: int, number: int, backwards: bool) -> list[int]:
-    return list(range(first, first + number))[:: -1 if backwards else 1]
+def _keys(number: int) -> list[int]:
+    contested = range(CONTESTED)[:: -1 if number % 2 else 1]
+    first = CONTESTED + number * OWN
+    return [*contested, *range(first, first + OWN)]
 
 
 @pytest.mark.req("A1", "B5", "C11")
@@ -68,7 +70,8 @@ def test_64_submitters_of_the_same_keys_make_one_job_of_each(crowd: Crowd) -> No
     holders = {(key, id_) for key, id_, _ in submitted}
     created = Counter(key for key, _, new in submitted if new)
 
-    assert len(submitted) == JOBS * PROCESSES // STRETCHES
+    assert len(submitted) == PROCESSES * (CONTESTED + OWN)
+    assert PROCESSES * OWN + CONTESTED == JOBS
     assert len(holders) == len({key for key, _ in holders}) == JOBS
     assert len(created) == JOBS
     assert set(created.values()) == {1}

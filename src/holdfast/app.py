@@ -79,6 +79,7 @@ class Holdfast(Enlisting):
         self.tenant = check_text(tenant, "tenant", limit=200)
         self.control = Actor(Role.CONTROL, check_text(name, "name", limit=200))
         self.asker = Asker(actor=Actor(Role.GATEWAY, name), tenant=tenant, propagate=propagate)
+        self.written_ahead: set[int] = set()
         self._bounded = not unbounded_leases
         self._deadline = deadline_seconds
         self.make_store = store or (lambda: make_store(address, deadline_seconds=deadline_seconds))
@@ -311,6 +312,7 @@ class Holdfast(Enlisting):
             raise HoldfastError(f"the app is open on {self.url}; close it first")
         address = read_address(url)
         self.url = url
+        self.written_ahead.clear()
         self.make_store = store or (lambda: make_store(address, deadline_seconds=self._deadline))
 
     # -- opening and closing

@@ -27,7 +27,7 @@ class Bridge:
 
     def run(self, work: Coroutine[Any, Any, T], instead: str) -> T:
         """Do the work and wait for it; `instead` is what a coroutine should await."""
-        if _in_a_loop():
+        if in_a_loop():
             work.close()
             raise RuntimeError(
                 f"this thread runs an event loop, which would stand still: await {instead} instead"
@@ -85,7 +85,8 @@ class _LoopThread:
             self._thread.join(STOP_SECONDS)
 
 
-def _in_a_loop() -> bool:
+def in_a_loop() -> bool:
+    """Whether this thread runs an event loop, which a wait would bring to a stand."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

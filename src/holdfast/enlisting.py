@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeAlias
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from holdfast.asking import Asker, all_accepted
+from holdfast.bridge import in_a_loop
 from holdfast.errors import (
     BadConnection,
     BadTransaction,
@@ -26,7 +27,12 @@ from holdfast.jobs import Home, JobHandle
 from holdfast.lifecycle.job import JobId, NewJob
 from holdfast.pending import PendingHandle
 from holdfast.ports import SubmitRefused
-from holdfast.stores.postgres.enlisted import enlist_sql, enlist_text, read_outcomes
+from holdfast.stores.postgres.enlisted import (
+    dictionary_keys,
+    enlist_sql,
+    enlist_text,
+    read_outcomes,
+)
 from holdfast.stores.submitting import Enlisted
 from holdfast.tasks import Call
 from holdfast.telemetry.tracing import submit_span
@@ -46,10 +52,20 @@ _SESSION_ASYNC = (
 _ASYNC = (*_ASYNCPG, *_PSYCOPG_ASYNC, *_SQLALCHEMY_ASYNC, *_SESSION_ASYNC)
 
 
+@runtime_checkable
+class Remembering(Protocol):
+    """A store that many connections write to."""
+
+    async def remember(self, jobs: Sequence[NewJob]) -> None:
+        """Write down the policies and needs that jobs name."""
+
+
 class Enlisting(Home):
     """The part of an app that submits inside transactions of its callers."""
 
     asker: Asker
+    written_ahead: set[int]
+    """Keys of policies and needs that were written, or tried, before a transaction needs them."""
 
     @abstractmethod
     async def parent_id(self, parent: Any) -> JobId | None:
@@ -68,6 +84,8 @@ class Enlisting(Home):
         parents = [await self.parent_id(call.parent) for call in calls]
         with submit_span(calls[0].task.name, calls[0].task.queue) as active:
             jobs = self._decided_in(connection, calls, parents, active)
+            if self._names_new(jobs):
+                await self._write_ahead(jobs)
             return all_accepted(await enlist(connection, jobs, self._handles(calls, jobs)))
 
     def submit_many_in_sync(
@@ -79,6 +97,8 @@ class Enlisting(Home):
         parents = [self._parent_id_sync(call.parent) for call in calls]
         with submit_span(calls[0].task.name, calls[0].task.queue) as active:
             jobs = self._decided_in(connection, calls, parents, active)
+            if not in_a_loop() and self._names_new(jobs):
+                self.run_sync(self._write_ahead(jobs), "task.submit_in(…)")
             return all_accepted(enlist_sync(connection, jobs, self._handles(calls, jobs)))
 
     def _parent_id_sync(self, parent: Any) -> JobId | None:
@@ -103,6 +123,22 @@ class Enlisting(Home):
         if isinstance(connection, Transaction) and connection.home is not self:
             raise BadConnection("this transaction is another app's")
         return self.asker.decide_all(calls, parents, self.asker.trace(active))
+
+    def _names_new(self, jobs: Sequence[NewJob]) -> bool:
+        named = {key for job in jobs for key in dictionary_keys(job)} - self.written_ahead
+        self.written_ahead |= named
+        return bool(named)
+
+    async def _write_ahead(self, jobs: Sequence[NewJob]) -> None:
+        """Write down what the jobs name, outside the transaction they are submitted in.
+
+        A new row in an open transaction makes all who want the same wait for its end, this very
+        caller among them. A courtesy: what is not there, the transaction writes itself.
+        """
+        with suppress(StoreError):
+            store = await self.store()
+            if isinstance(store, Remembering):
+                await store.remember(jobs)
 
     def _handles(self, calls: Sequence[Call], jobs: Sequence[NewJob]) -> Handles:
         return [

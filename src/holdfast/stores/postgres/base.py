@@ -129,7 +129,7 @@ class Base:
             await self._learn_needs()
         return self._seen.needs
 
-    async def _remember(self, jobs: Sequence[NewJob]) -> None:
+    async def remember(self, jobs: Sequence[NewJob]) -> None:
         """Write policies and needs down before the first job that names them."""
         policies = {policy_key(job.record.policy): job.record.policy for job in jobs}
         new = {key: value for key, value in policies.items() if key not in self._seen.policies}

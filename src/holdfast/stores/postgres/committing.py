@@ -36,7 +36,7 @@ class Committing(Claiming):
         folds, numbers = fold(changes)
         children = [job for one in folds if not one.ordinary for job in one.submits]
         if children:
-            await self._remember(children)
+            await self.remember(children)
         outcomes = await self._commit_some(folds, mint_request())
         self._wake.tell(_woken(folds, outcomes))
         if STALE not in numbers:

@@ -48,6 +48,11 @@ _encode = msgspec.json.Encoder().encode
 _read_answer = msgspec.json.Decoder(Answer).decode
 
 
+def dictionary_keys(job: NewJob) -> tuple[int, int]:
+    """Name the policy and the needs of a job."""
+    return policy_key(job.record.policy), needs_key(job.record.needs)
+
+
 def enlist_text(jobs: Sequence[NewJob]) -> str:
     """Write decided jobs as the function takes them."""
     policies = {policy_key(job.record.policy): job.record.policy for job in jobs}

@@ -363,6 +363,29 @@ CREATE TABLE counts (
     delta bigint NOT NULL
 );
 
+-- Remember policies and needs one by one, each unless it is there already: also where it is there
+-- for everybody but the caller's snapshot, to which ON CONFLICT would answer with an error.
+CREATE FUNCTION holdfast_remember(asked jsonb) RETURNS void LANGUAGE plpgsql AS
+$$ DECLARE
+    p policies;
+    n needs;
+BEGIN
+    FOR p IN SELECT * FROM jsonb_populate_recordset(NULL::policies, asked -> 'policies') ORDER BY id
+    LOOP
+        BEGIN
+            INSERT INTO policies SELECT p.*;
+        EXCEPTION WHEN unique_violation THEN NULL;
+        END;
+    END LOOP;
+    FOR n IN SELECT * FROM jsonb_populate_recordset(NULL::needs, asked -> 'needs') ORDER BY id
+    LOOP
+        BEGIN
+            INSERT INTO needs SELECT n.*;
+        EXCEPTION WHEN unique_violation THEN NULL;
+        END;
+    END LOOP;
+END $$;
+
 -- Submit inside a transaction of the caller's: the job is there exactly if the caller's rows are.
 -- Takes what holdfast/stores/postgres/enlisted.py writes: jobs that the law has decided on, their
 -- keys, and the policies and needs that they name. Every job gets all its keys or is not made; who
@@ -381,16 +404,16 @@ $$ DECLARE
     stamp bigint;
     told integer;
 BEGIN
-    -- Before the keys, and in a fixed order, so that no two wait for each other in a circle.
-    INSERT INTO policies
-    SELECT p.* FROM jsonb_to_recordset(asked -> 'policies')
-        AS p(id bigint, body text, lease bigint, running_lease bigint, start_timeout bigint)
-    WHERE NOT EXISTS (SELECT 1 FROM policies AS q WHERE q.id = p.id OFFSET 0)
-    ORDER BY p.id ON CONFLICT DO NOTHING;
-    INSERT INTO needs
-    SELECT p.* FROM jsonb_to_recordset(asked -> 'needs') AS p(id bigint, body text)
-    WHERE NOT EXISTS (SELECT 1 FROM needs AS q WHERE q.id = p.id OFFSET 0)
-    ORDER BY p.id ON CONFLICT DO NOTHING;
+    -- Apps write these ahead, outside the caller's transaction: whoever wants the same would have to
+    -- wait for its end. One that is committed but newer than the caller's snapshot is no conflict.
+    IF EXISTS (
+        SELECT 1 FROM jsonb_to_recordset(asked -> 'policies') AS p(id bigint)
+        WHERE NOT EXISTS (SELECT 1 FROM policies AS q WHERE q.id = p.id OFFSET 0)
+        UNION ALL
+        SELECT 1 FROM jsonb_to_recordset(asked -> 'needs') AS p(id bigint)
+        WHERE NOT EXISTS (SELECT 1 FROM needs AS q WHERE q.id = p.id OFFSET 0)) THEN
+        PERFORM holdfast_remember(asked);
+    END IF;
 
     -- A given job_id that is the text of an internal id stands for that job.
     SELECT coalesce(jsonb_object_agg(d.id, jsonb_build_object('id', j.id, 'job_id',

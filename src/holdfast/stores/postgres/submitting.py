@@ -107,7 +107,7 @@ class Submitting(Reading):
         """Insert decided jobs with their first events and keys."""
         if not jobs:
             return []
-        await self._remember(jobs)
+        await self.remember(jobs)
         # Once each: a caller that sends again may meet its first try in the same batch.
         outcomes = await self._submit_some(list({job.record.id: job for job in jobs}.values()))
         self._wake.tell({job.record.queue for job in jobs})

@@ -197,14 +197,6 @@ class SqliteStore:
         """List what an owner holds."""
         return await self._read(lambda session: read.owned(session, owner))
 
-    async def counts(self, tenant: str | None = None) -> list[Count]:
-        """Tell how many jobs are in which state."""
-        return await self._read(lambda session: read.counts(session, tenant))
-
-    async def fold_counts(self) -> None:
-        """Do nothing: here the summaries are kept as they stand."""
-
-    async def pause(
     async def marked(self, *, limit: int = 500) -> list[Mark]:
         """List marks, the oldest first."""
         return await self._read(lambda session: read.marked(session, limit))
@@ -231,6 +223,14 @@ class SqliteStore:
         """List jobs that have live children or wait for children."""
         return await self._read(lambda session: read.families(session, after, limit))
 
+    async def counts(self, tenant: str | None = None) -> list[Count]:
+        """Tell how many jobs are in which state."""
+        return await self._read(lambda session: read.counts(session, tenant))
+
+    async def fold_counts(self) -> None:
+        """Do nothing: here the summaries are kept as they stand."""
+
+    async def pause(
         self, queue: str, *, actor: str, reason: str | None = None, request_id: str | None = None
     ) -> QueueStatus:
         """Let no job of a queue be claimed."""

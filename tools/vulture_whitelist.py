@@ -11,3 +11,4 @@ do_GET  # called by http.server, as are the next two
 handle_error
 log_message
 client_address  # its argument
+holdfast_kit  # a fixture that users' tests ask for

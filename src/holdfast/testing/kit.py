@@ -1,0 +1,312 @@
+"""The test kit: an app on a database of the test's own, whose jobs run when the test says so.
+
+    async with Kit(app) as kit:
+        job = await charge.submit(order=7)
+        await kit.drain()
+        assert await job.result() == "paid"
+
+Jobs are claimed, run and committed by a worker's own parts; only the clock is the test's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Self, TypeVar
+
+from holdfast.app import Holdfast
+from holdfast.errors import HoldfastError
+from holdfast.flow.why import why
+from holdfast.jobs import JobHandle
+from holdfast.lifecycle.job import JobId
+from holdfast.lifecycle.states import State
+from holdfast.ports import Announcement, Store
+from holdfast.spans import Span, span_micros, span_seconds
+from holdfast.testing.clock import VirtualClock
+from holdfast.testing.draining import Drained, Draining, describe
+from holdfast.testing.faults import Faults, Moment
+from holdfast.testing.hand import Hand, NotDrained, Ran
+from holdfast.testing.invariants import assert_invariants
+from holdfast.testing.places import place_of
+
+LIMIT = 1000
+"""How many attempts one drain may take."""
+NAME = "holdfast.testing"
+T = TypeVar("T")
+
+
+class Kit:
+    """An app under test: `async with Kit(app) as kit:`, or `with` where there is no event loop.
+
+    Without a `url` its jobs live in memory; on PostgreSQL in an empty database of the test's own.
+    At its end every job is derived again from its events and compared.
+    """
+
+    def __init__(
+        self,
+        app: Holdfast,
+        *,
+        url: str | None = None,
+        start: datetime | None = None,
+        inline: bool = False,
+        faults: Faults | None = None,
+    ) -> None:
+        """Take an app that is not open; `start` is the time at which the test begins."""
+        self.app = app
+        self.clock = VirtualClock(start)
+        self.faults = faults or Faults()
+        self._inline = inline
+        self._place = place_of(url, self.clock)
+        self._hands: list[Hand] = []
+        self._kept: Any = None
+
+    # -- beginning and end
+
+    async def __aenter__(self) -> Self:
+        """Put the app on the test's database."""
+        self.install()
+        await self._place.prepare()
+        await self.app.store()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Check that the ledger is sound and all planned faults came, and put the app back."""
+        try:
+            await self._end(check=kind is None)
+        finally:
+            await self.app.close()
+            await self._place.restore()
+            self.uninstall()
+
+    def __enter__(self) -> Self:
+        """Put the app on the test's database, in a thread without an event loop."""
+        self.install()
+        self.run(self._place.prepare())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Check and put the app back; see `__aexit__`."""
+        try:
+            self.run(self._end(check=kind is None))
+            self.run(self._place.restore())
+        finally:
+            self.app.close_sync()
+            self.uninstall()
+
+    def install(self) -> None:
+        """Put the app on the test's database; it is opened when it is first used."""
+        if self.app.rehearsal is not None:
+            raise HoldfastError(f"{self.app!r} is under test already: one Kit at a time")
+        self._kept = self.app.url, self.app.make_store
+        self.app.use(self._place.url, store=self._place.make_store)
+        self.app.rehearsal = _Rehearsal(self)
+
+    def uninstall(self) -> None:
+        """Put the app back where it was."""
+        self.app.rehearsal = None
+        self.app.url, self.app.make_store = self._kept
+
+    async def _end(self, *, check: bool) -> None:
+        for hand in self._hands:
+            await _on_its_loop(hand)
+        self._hands.clear()
+        if check:
+            self._check_faults()
+            await assert_invariants(await self.app.store())
+
+    def _check_faults(self) -> None:
+        if unmet := self.faults.unmet():
+            came = ", ".join(sorted(self.faults.reached)) or "none"
+            raise AssertionError(
+                f"planned and never met: {'; '.join(unmet)}. Steps and tasks that came by: {came}"
+            )
+
+    # -- running
+
+    async def drain(
+        self,
+        *,
+        limit: int = LIMIT,
+        queues: Sequence[str] | None = None,
+        jump: bool = True,
+        patience: Span = "30s",
+    ) -> Drained:
+        """Run everything that is due until nothing is; tells what ran and what is left.
+
+        Where only time is in the way (a delay, a backoff, a sleep, the lease of a worker that
+        died) the clock jumps there, unless `jump` is False. The timeout of a wait for a signal is
+        not jumped to, since somebody may come first: see `advance`. `limit` is how many attempts
+        it may take, `patience` how long one may really last. Jobs of tasks that are not registered
+        here are left alone.
+        """
+        return await self._drain(
+            limit=limit, queues=queues, jump=jump, patience_seconds=span_seconds(patience)
+        )
+
+    async def advance(self, span: Span, *, limit: int = LIMIT) -> Drained:
+        """Let time pass: whatever becomes due on the way is run at its time."""
+        until = self.clock() + span_micros(span)
+        drained = await self._drain(limit=limit, until=until)
+        await self.move_clock(until)
+        return drained
+
+    async def skip(self, span: Span) -> None:
+        """Let time pass while nobody works, as in an outage; what fell due runs at next drain."""
+        await self.move_clock(self.clock() + span_micros(span))
+
+    @contextmanager
+    def inline(self, on: bool = True) -> Iterator[None]:
+        """Run jobs where they are submitted; what a handler raises, `submit` raises."""
+        before, self._inline = self._inline, on
+        try:
+            yield
+        finally:
+            self._inline = before
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await something in a test that is no coroutine: `kit.run(kit.drain())`."""
+        return self.app.run_sync(work, "it")
+
+    async def _drain(self, **how: Any) -> Drained:
+        return await Draining(bench=self, store=await self.app.store(), **how).drain()
+
+    async def _run_inline(self, job: JobHandle[Any]) -> None:
+        store = await self.app.store()
+
+        async def enough(ran: Ran | None) -> bool:
+            if ran is not None and ran.id == job.record.id and isinstance(ran.error, Exception):
+                raise ran.error
+            return await _has_ended(store, job.record.id)
+
+        await self._drain(limit=LIMIT, enough=enough)
+        await job.refresh()
+        if job.record.terminal and job.state is not State.SUCCEEDED:
+            await job.result()
+
+    async def _run_until_ended(self, id: JobId) -> None:
+        """Run what is due until a job has ended: somebody waits for it."""
+        store = await self.app.store()
+
+        async def enough(_: Ran | None) -> bool:
+            return await _has_ended(store, id)
+
+        await self._drain(limit=LIMIT, enough=enough)
+        if await _has_ended(store, id) or self.is_busy() or await self._has_company(store):
+            return
+        raise NotDrained(
+            "somebody waits for a job that does not end by itself: "
+            + describe(await why(store, id)),
+            job_id=str(id),
+        )
+
+    async def _has_company(self, store: Store) -> bool:
+        workers = await store.workers()
+        return any(one.is_live(self.clock()) and one.name != NAME for one in workers)
+
+    # -- what goes wrong
+
+    def crash_before(self, name: str, *, times: int = 1) -> None:
+        """Let the worker die before a step, or a task's handler, begins."""
+        self.faults.crash(name, moment=Moment.BEFORE, times=times)
+
+    def crash_during(self, name: str, *, times: int = 1) -> None:
+        """Let the worker die when a step, or a handler, has done its work and not recorded it."""
+        self.faults.crash(name, moment=Moment.DURING, times=times)
+
+    def crash_after(self, name: str, *, times: int = 1) -> None:
+        """Let the worker die when a step has been recorded."""
+        self.faults.crash(name, moment=Moment.AFTER, times=times)
+
+    # -- for a drain
+
+    def knows(self, task: str) -> bool:
+        """Whether a task is registered here."""
+        return task in self.app.tasks
+
+    def hire(self, store: Store) -> Hand:
+        """Give another worker."""
+        self._hands.append(Hand(store, self.app.tasks, self.faults, self))
+        return self._hands[-1]
+
+    async def dismiss(self, hand: Hand) -> None:
+        """Let a worker go; one that died is kept until the test has ended."""
+        if not hand.dead:
+            self._hands.remove(hand)
+            await hand.close()
+
+    def is_dead(self, owner: str) -> bool:
+        """Whether a worker was let die."""
+        return any(hand.dead and hand.name == owner for hand in self._hands)
+
+    def is_busy(self) -> bool:
+        """Whether something runs just now."""
+        return any(hand.busy for hand in self._hands)
+
+    async def elapse(self, seconds: float) -> None:
+        """Let time pass while attempts run: their leases are renewed."""
+        await self.move_clock(self.clock() + span_micros(seconds))
+
+    async def move_clock(self, micros: int) -> None:
+        """Make it later; no lease runs out under whoever works."""
+        while (left := micros - self.clock()) > 0:
+            leases = [int(hand.held.lease_seconds * 5e5) for hand in self._hands if hand.held]
+            await self._place.move_clock(self.clock() + min([left, *leases]))
+            for hand in self._hands:
+                await hand.renew(self.clock())
+
+    async def announce(self, store: Store, queues: Sequence[str], needs: Iterable[str]) -> None:
+        """Say that there is a worker, so that `why` knows."""
+        await store.announce(
+            Announcement(
+                name=NAME,
+                queues=tuple(queues) or ("default",),
+                capabilities=frozenset(needs),
+                tasks=tuple(sorted(self.app.tasks)),
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                concurrency=1,
+            )
+        )
+
+
+class _Rehearsal:
+    """What an app under test asks of its kit."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.kit = kit
+
+    async def submitted(self, jobs: Sequence[JobHandle[Any]]) -> None:
+        for job in jobs:
+            if self.kit._inline and job.created:
+                await self.kit._run_inline(job)
+
+    async def awaited(self, id: JobId) -> None:
+        await self.kit._run_until_ended(id)
+
+
+def kit_of(app: Holdfast) -> Kit:
+    """Find the kit under which an app is."""
+    if not isinstance(app.rehearsal, _Rehearsal):
+        raise HoldfastError(f"{app!r} is not under test: use `async with Kit(app):`")
+    return app.rehearsal.kit
+
+
+async def drain(app: Holdfast, **how: Any) -> Drained:
+    """Run everything that is due; see `Kit.drain`."""
+    return await kit_of(app).drain(**how)
+
+
+async def _has_ended(store: Store, id: JobId) -> bool:
+    [job] = await store.get([id])
+    return job is None or job.terminal
+
+
+async def _on_its_loop(hand: Hand) -> None:
+    if hand.loop is asyncio.get_running_loop():
+        await hand.close()
+    elif hand.loop.is_running():
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(hand.close(), hand.loop))

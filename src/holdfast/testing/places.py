@@ -1,0 +1,122 @@
+"""Where a test's jobs live: a database in memory, or an empty one on PostgreSQL; and its clock."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any, Protocol
+
+from holdfast.errors import HoldfastError
+from holdfast.ports import Query, Store
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.text import blocks
+from holdfast.testing.clock import VirtualClock
+from holdfast.wiring import Address, make_store, migrate, read_address
+
+_numbers = count(1)
+
+
+class Place(Protocol):
+    """A database whose clock can be moved."""
+
+    url: str
+
+    def make_store(self) -> Store:
+        """Make a store of it; all of them see the same jobs and the same clock."""
+
+    async def prepare(self) -> None:
+        """Make it ready, and let its clock stand still."""
+
+    async def move_clock(self, micros: int) -> None:
+        """Move the clock."""
+
+    async def restore(self) -> None:
+        """Let its clock run again."""
+
+
+class InMemory:
+    """A SQLite database in memory, this test's own; it ends with its last store."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        """Name a new one."""
+        self.url = f":memory:kit-{next(_numbers)}"
+        self._clock = clock
+
+    def make_store(self) -> Store:
+        """Make a store of it."""
+        return SqliteStore(self.url, clock=self._clock)
+
+    async def prepare(self) -> None:
+        """It is made when it is first opened."""
+
+    async def move_clock(self, micros: int) -> None:
+        """Move the clock, which the stores read."""
+        self._clock.move_to(micros)
+
+    async def restore(self) -> None:
+        """Nobody else has seen its clock."""
+
+
+class OnPostgres:
+    """A PostgreSQL database that holds no jobs: its clock is replaced for everybody."""
+
+    def __init__(self, address: Address, clock: VirtualClock) -> None:
+        """Take the address of a test's own database."""
+        self.url = address.place
+        self._address = address
+        self._clock = clock
+        self._connection: Any = None
+        self._original = ""
+
+    def make_store(self) -> Store:
+        """Make a store of it."""
+        return make_store(self._address)
+
+    async def prepare(self) -> None:
+        """Bring its schema up to date and stop its clock, unless somebody works there."""
+        import asyncpg
+
+        await migrate(self._address)
+        await self._check_empty()
+        self._connection = await asyncpg.connect(self._address.listen_url or self.url)
+        self._original = await self._connection.fetchval(_SQL["read_clock"])
+        for statement in ("make_clock", "stop_clock"):
+            await self._connection.execute(_SQL[statement])
+        await self._connection.execute(_SQL["set_clock"], self._clock())
+
+    async def move_clock(self, micros: int) -> None:
+        """Move the clock that everybody reads there."""
+        self._clock.move_to(micros)
+        await self._connection.execute(_SQL["move_clock"], self._clock())
+
+    async def restore(self) -> None:
+        """Give the database its own clock back."""
+        if self._connection is not None:
+            await self._connection.execute(self._original)
+            await self._connection.execute(_SQL["drop_clock"])
+            await self._connection.close()
+
+    async def _check_empty(self) -> None:
+        store = self.make_store()
+        await store.open()
+        try:
+            found = await store.find(Query(limit=1))
+        finally:
+            await store.close()
+        if found.jobs:
+            raise HoldfastError(
+                f"there are jobs at {self.url.rpartition('@')[2]}; "
+                "give a test a database of its own: its clock is moved"
+            )
+
+
+_SQL = blocks("holdfast.testing", "clock.sql")
+
+
+def place_of(url: str | None, clock: VirtualClock) -> Place:
+    """Choose a place: in memory, unless a PostgreSQL database is named."""
+    if url is None:
+        return InMemory(clock)
+    address = read_address(url)
+    if address.engine != "postgres":
+        raise HoldfastError(f"a kit works in memory or on PostgreSQL, not on {url!r}")
+    return OnPostgres(address, clock)

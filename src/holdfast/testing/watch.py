@@ -1,0 +1,191 @@
+"""An attempt under watch: at its beginning, its steps and its end the plan of faults is asked.
+
+The handler and the durable calls are the real ones; only what happens between them is added.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import CancelledError as Abandoned
+from functools import partial
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from holdfast.context import Context
+from holdfast.durable.messages import Record
+from holdfast.durable.replay import (
+    Durable,
+    Effect,
+    Steps,
+    StepTerms,
+    Suspended,
+    _Call,
+    _Pause,
+)
+from holdfast.tasks import Mode, Task
+from holdfast.testing.faults import Crash, Delay, Fail, Faults, Moment
+
+
+class Died(BaseException):
+    """Ends the thread of a handler whose worker died, at the end of the test."""
+
+
+class Fate(Protocol):
+    """What can happen to an attempt, done by whoever runs it."""
+
+    async def elapse(self, seconds: float) -> None:
+        """Let time pass while the attempt runs."""
+
+    async def die(self) -> None:
+        """Let the worker die; never returns."""
+
+
+class Watch:
+    """What is seen of one attempt, and done to it."""
+
+    def __init__(self, fate: Fate, faults: Faults) -> None:
+        """Ask a plan, and have it carried out."""
+        self.error: BaseException | None = None
+        """What the handler raised."""
+        self._fate = fate
+        self._faults = faults
+        self._loop = asyncio.get_running_loop()
+
+    def over(self, task: Task[Any, Any]) -> Task[Any, Any]:
+        """Give a task whose handler is watched; in this process, whatever its isolation."""
+        watched = copy.copy(task)
+        runs_async = inspect.iscoroutinefunction(task.fn) or inspect.iscoroutinefunction(
+            getattr(task.fn, "__call__", None)  # noqa: B004  what it calls, not whether
+        )
+        watched.mode = Mode.ASYNC if runs_async else Mode.THREAD
+        watched.fn = partial(self._run if runs_async else self._run_in_thread, task)
+        return watched
+
+    async def _run(self, task: Task[Any, Any], *args: Any, **kwargs: Any) -> Any:
+        self._look_into(task, args)
+        try:
+            await self.come(task.name, Moment.BEFORE, is_step=False)
+            value = await task.fn(*args, **kwargs)
+            await self.come(task.name, Moment.DURING, is_step=False)
+        except BaseException as error:
+            self._note(error)
+            raise
+        return value
+
+    def _run_in_thread(self, task: Task[Any, Any], *args: Any, **kwargs: Any) -> Any:
+        self._look_into(task, args)
+        come = partial(self.come, task.name, is_step=False)
+        try:
+            self.wait(partial(come, moment=Moment.BEFORE))
+            value = task.fn(*args, **kwargs)
+            self.wait(partial(come, moment=Moment.DURING))
+        except BaseException as error:
+            self._note(error)
+            raise
+        return value
+
+    def _look_into(self, task: Task[Any, Any], args: tuple[Any, ...]) -> None:
+        """Watch the steps too, where the handler can make any."""
+        if task.takes_context and isinstance(ctx := args[0], Context):
+            ctx._durable = WatchedSteps(ctx.ask, self)
+
+    def _note(self, error: BaseException) -> None:
+        if not isinstance(error, Suspended):
+            self.error = error
+
+    async def come(self, name: str, moment: Moment, *, is_step: bool = True) -> None:
+        """Come to a point."""
+        for act in self._faults.at(name, moment, is_step=is_step):
+            match act:
+                case Fail(error):
+                    raise error
+                case Delay(seconds):
+                    await self._fate.elapse(seconds)
+                case Crash():
+                    await self._fate.die()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait by the test's clock."""
+        await self._fate.elapse(seconds)
+
+    def wait(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Have something done on the loop, for a handler in a thread."""
+        try:
+            asyncio.run_coroutine_threadsafe(_awaited(work), self._loop).result()
+        except Abandoned:
+            raise Died from None
+
+
+async def _awaited(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
+
+
+class _Act(Struct, frozen=True):
+    """What a watched step wants done beside what any step does."""
+
+    work: Callable[[], Awaitable[None]]
+
+
+class WatchedSteps(Durable):
+    """The durable calls of an attempt under watch."""
+
+    def __init__(self, ask: Any, watch: Watch) -> None:
+        """Remember by asking the worker, as always."""
+        super().__init__(ask)
+        self._watch = watch
+
+    def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        terms: StepTerms,
+    ) -> Steps:
+        """Do a step, and let come what was planned for it."""
+        steps = super().step(name, fn, args, kwargs, terms)
+        answer: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                effect = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration as stop:
+                return stop.value
+            answer, error = None, None
+            try:
+                answer = yield from self._interposed(name, effect, terms.verify)
+            except BaseException as raised:  # noqa: BLE001  the step decides what it means
+                error = raised
+
+    def _interposed(
+        self, name: str, effect: Effect, verify: Callable[..., Any] | None
+    ) -> Generator[Any, Any, Any]:
+        come = partial(self._watch.come, name)
+        match effect:
+            case _Call(fn) if verify is None or getattr(fn, "func", None) is not verify:
+                yield _Act(partial(come, Moment.BEFORE))
+                answer = yield effect
+                yield _Act(partial(come, Moment.DURING))
+                return answer
+            case Record():
+                answer = yield effect
+                yield _Act(partial(come, Moment.AFTER))
+                return answer
+            case _Pause(seconds) if seconds:
+                return (yield _Act(partial(self._watch.pause, seconds)))
+            case _:
+                return (yield effect)
+
+    async def _perform(self, effect: Any) -> Any:
+        if isinstance(effect, _Act):
+            return await effect.work()
+        return await super()._perform(effect)
+
+    def _perform_sync(self, effect: Any) -> Any:
+        if isinstance(effect, _Act):
+            return self._watch.wait(effect.work)
+        return super()._perform_sync(effect)

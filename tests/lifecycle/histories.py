@@ -26,6 +26,7 @@ from holdfast.lifecycle.job import (
     Job,
     JobId,
     LoggedEvent,
+    NewJob,
     Refusal,
 )
 from holdfast.lifecycle.policy import Policy
@@ -89,6 +90,8 @@ class History:
     now: int = BIRTH
     events: list[LoggedEvent] = field(default_factory=list)
     records: list[Job] = field(default_factory=list)
+    submits: list[NewJob] = field(default_factory=list)
+    """What its changes brought along."""
 
     @property
     def job(self) -> Job:
@@ -113,6 +116,7 @@ class History:
         last = self.job.updated_at
         self.events.append(stamped_event(decision.event, self.now, last))
         self.records.append(stamped_record(decision.next, self.now, last))
+        self.submits += decision.submits
         return decision
 
     def _guard(self, change: Change, command: c.Command) -> Refusal | None:
@@ -145,6 +149,7 @@ def _policy(pick: Pick) -> Policy:
         on_silence=pick(("stall", "time_out", "lose")),
         start_timeout=pick((None, 30 * SECOND)),
         timeout=pick((None, 20 * SECOND, 300 * SECOND)),
+        compensates=pick(YES_NO),
     )
 
 

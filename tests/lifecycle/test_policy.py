@@ -73,6 +73,7 @@ def test_the_defaults_never_change_because_stored_policies_leave_them_out() -> N
         "start_timeout": None,
         "timeout": None,
         "host_recovery": 300_000_000,
+        "compensates": False,
     }
 
 

@@ -10,7 +10,7 @@ from holdfast.lifecycle.derive import apply, derive, derive_status
 from holdfast.lifecycle.invariants import broken_rules
 from holdfast.lifecycle.job import Change, Job, LoggedEvent
 from holdfast.lifecycle.ledger import log_problems
-from holdfast.lifecycle.states import BEATS, OWNED, RANK, State
+from holdfast.lifecycle.states import BEATS, OWNED, RANK, Link, State
 from holdfast.lifecycle.transitions import legal_events
 from tests.lifecycle.histories import History, histories, live, random_histories, step
 from tests.lifecycle.promises import FINAL, differences
@@ -38,7 +38,18 @@ def problems(history: History) -> list[str]:
         found += [f"rev {record.rev} breaks {rule}" for rule in broken_rules(record)]
     for before, after, event in zip(records, records[1:], events[1:], strict=False):
         found += change_problems(before, after, event)
-    return found + beat_problems(events, history.job)
+    return found + beat_problems(events, history.job) + undo_problems(history)
+
+
+def undo_problems(history: History) -> list[str]:
+    """Say whether it is not undone exactly once where it must be, and never elsewhere."""
+    job = history.job
+    ended = ("failed", "cancelled", "timed_out", "dead_lettered")
+    wanted = job.policy.compensates and job.attempt > 0 and job.state in ended
+    undoing = [(one.record.link_kind, one.record.parent_id) for one in history.submits]
+    if undoing != [(Link.COMPENSATION, job.id)] * wanted:
+        return [f"{job.state} after {job.attempt} attempts brought {undoing}"]
+    return []
 
 
 def change_problems(before: Job, after: Job, event: LoggedEvent) -> list[str]:
@@ -82,7 +93,7 @@ def test_every_random_life_is_sound(history: History) -> None:
     assert problems(history) == []
 
 
-@pytest.mark.req("B3", "B4", "C1", "E1")
+@pytest.mark.req("B3", "B4", "B28", "C1", "E1")
 def test_a_great_many_random_lives_are_sound_and_together_take_every_legal_edge() -> None:
     taken = set()
     for history in random_histories(MANY, seed=22, max_commands=40):

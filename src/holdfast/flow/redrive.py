@@ -26,12 +26,12 @@ from holdfast.identity import mint_id
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
 from holdfast.lifecycle.job import Actor, Change, Job, JobId, LoggedEvent, NewJob, Refusal
+from holdfast.lifecycle.linked import linked
 from holdfast.lifecycle.payload import Body
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.rebase import REBASES
-from holdfast.lifecycle.states import EventType, Letter, Link, Role, State
-from holdfast.lifecycle.submit import Submission
-from holdfast.lifecycle.submit import submit as decide_submit
+from holdfast.lifecycle.retry import is_compensation
+from holdfast.lifecycle.states import EventType, Letter, Link, State
 from holdfast.lifecycle.times import HORIZON, After
 from holdfast.ports import Lost, Outcome, Rejected, Store
 
@@ -90,10 +90,11 @@ async def redrive(
 ) -> Job:
     """Make a new job of a dead letter, once, and return it.
 
-    The new job has the dead one as its parent (`link_kind` redrive) and is the same in task, body,
-    queue, priority, needs, policy, labels and correlation. A deadline keeps its distance from the
-    submit. Keys are not copied: `job_id`, `client_job_id`, `dedupe_key` and the submit's
-    `request_id` stay with the dead job, and so does the place among another job's children.
+    The new job has the dead one as its parent (`link_kind` redrive; of a compensation, compensation
+    again) and is the same in task, body, queue, priority, needs, policy, labels and correlation. A
+    deadline keeps its distance from the submit. Keys are not copied: `job_id`, `client_job_id`,
+    `dedupe_key` and the submit's `request_id` stay with the dead job, and so does the place among
+    another job's children.
 
     Repeated, at once or after a lost reply, it returns the job that the first one made. To make
     another on purpose, or to redrive a discarded letter, say `again`; where that may itself be
@@ -184,33 +185,23 @@ def _successor(job: Job, first: LoggedEvent, wish: Wish, actor: Actor) -> NewJob
     if first.body is None or made is None:
         text = f"what job {job.public_id} was asked to do is erased; submit it anew"
         raise Refused(text, code="body_erased", job_id=job.public_id)
-    submission = Submission(
+    return linked(
+        job,
+        # What undid a job and failed is to undo it again, not to do it: it stays what it is, and
+        # goes on where the dead one stopped.
+        Link.COMPENSATION if is_compensation(job) else Link.REDRIVE,
+        actor,
+        created=made,
         id=mint_id(),
-        task=job.task,
         body=Body(first.body),
-        tenant=job.tenant,
-        kind=job.kind,
         queue=wish.queue_of(job),
-        priority=job.priority,
-        needs=job.needs,
         policy=wish.policy_of(job),
-        cpus=job.cpus,
-        memory_mb=job.memory_mb,
         run_at=After(wish.delay),
         deadline_at=_deadline(job),
         # What had to be admitted has to be admitted again.
         admitted=first.to_state is State.QUEUED,
-        parent_id=job.id,
-        link_kind=Link.REDRIVE,
-        workflow_id=job.workflow_id,
-        step_index=job.step_index,
         correlation_id=first.correlation_id,
-        trace_id=made.trace_id,
-        labels=made.labels,
-        env=made.env,
-        context_ptr=made.context_ptr,
     )
-    return decide_submit(submission, Actor(Role.GATEWAY, actor.name))
 
 
 def _deadline(job: Job) -> After | None:

@@ -145,6 +145,7 @@ class Failing(Command, frozen=True, kw_only=True):
     result_ptr: str | None = None
     execution_ms: int | None = None
     submits: tuple[NewJob, ...] = ()
+    """A linked retry (A16); the event names it."""
 
 
 class Fail(Failing, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from holdfast.lifecycle.job import (
     Refusal,
     Unchanged,
 )
+from holdfast.lifecycle.linked import compensation
 from holdfast.lifecycle.payload import check_text, check_time, digest, sound_body
 from holdfast.lifecycle.retry import (
     REASONS,
@@ -194,6 +195,9 @@ def _change(
     if body is not None:
         body = sound_body(body, "body")
         event = replace(event, body=body, digest=digest(body))
+    if record.policy.compensates:
+        # Here, where every way to end comes through: it is there exactly if the end is.
+        submits = (*submits, *compensation(record, target, command.actor))
     return Change(
         record=record,
         event=event,
@@ -358,6 +362,7 @@ def _failure(
         execution_ms=command.execution_ms,
         failures=record.failures + 1 if counted else None,
         last_owner=_last_owner(record, command),
+        link=command.submits[0].record.id if command.submits else None,
         **more,
     )
     return _change(
@@ -366,7 +371,8 @@ def _failure(
 
 
 def _fail(record: Draft, row: Row, command: c.Fail) -> Decision:
-    letter = Letter.OPEN if record.policy.letter_on_fail else None
+    # A failure that is retried, by a linked job, is not one that somebody has to look at.
+    letter = Letter.OPEN if record.policy.letter_on_fail and not command.submits else None
     return _failure(record, row, command, letter=letter)
 
 

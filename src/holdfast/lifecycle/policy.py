@@ -40,6 +40,8 @@ class Policy(Struct, frozen=True, kw_only=True, cache_hash=True):
     start_timeout: int | None = None
     timeout: int | None = None
     host_recovery: int = 300 * SECOND
+    compensates: bool = False
+    """Whether an end without success is followed by a job that undoes what was done (B28)."""
 
     @property
     def running_lease(self) -> int:
@@ -82,7 +84,7 @@ def policy_text(policy: Policy) -> bytes:
 def _plain(name: str, value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
-    if name in ("idempotent", "letter_on_fail"):
+    if name in ("idempotent", "letter_on_fail", "compensates"):
         return bool(value)
     return float(value) if name == "backoff_factor" else int(value)
 
@@ -159,6 +161,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "idempotent": (bool,),
     "on_exhausted": (str,),
     "letter_on_fail": (bool,),
+    "compensates": (bool,),
     "on_silence": (str,),
     "backoff_factor": (float, int),
     **dict.fromkeys(_SPANS, (int,)),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from sys import float_info
 
+from msgspec.structs import replace
+
 from holdfast.lifecycle.job import Draft, Record
 from holdfast.lifecycle.policy import RELEASES_FREE, Policy
-from holdfast.lifecycle.states import State
+from holdfast.lifecycle.states import Link, State
 from holdfast.lifecycle.times import T
 
+COMPENSATION_FAILED = "compensation_failed"
 REASONS = frozenset(
     {
         "parse_error",
@@ -18,7 +21,7 @@ REASONS = frozenset(
         "exhausted_retries",
         "policy_violation",
         "infrastructure_failure",
-        "compensation_failed",
+        COMPENSATION_FAILED,
     }
 )
 STAGES = frozenset({"fetch", "input", "exec", "output", "commit"})
@@ -66,3 +69,14 @@ def loss_costs(record: Draft) -> bool:
 def stall_delay(record: Draft, failures: int, jitter: float) -> int:
     """When a stalled job is due: at once the first time, by backoff from the second."""
     return 0 if failures <= 1 else backoff(record.policy, failures, jitter)
+
+
+def is_compensation(record: Record[T]) -> bool:
+    """Whether it undoes another job. Its failure has a dead-letter reason of its own (B14)."""
+    return record.link_kind is Link.COMPENSATION
+
+
+def terms_left(policy: Policy, failures: int) -> Policy:
+    """Say the terms of a linked retry: the tries left, the backoff from where it stands now."""
+    first = min(policy.backoff_first * _growth(policy, failures), policy.backoff_max)
+    return replace(policy, max_attempts=policy.max_attempts - failures, backoff_first=int(first))

@@ -1,0 +1,135 @@
+"""Jobs that follow from another one: its linked retry, its redrive, its compensation.
+
+Each is decided like any submit, and travels as a submit of the change that it follows from: so it
+exists exactly if that change does.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from holdfast.lifecycle.job import Actor, Created, Draft, Job, JobId, NewJob
+from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy
+from holdfast.lifecycle.retry import backoff, is_compensation, terms_left
+from holdfast.lifecycle.states import TERMINAL, Link, Role, State
+from holdfast.lifecycle.submit import Submission, submit
+from holdfast.lifecycle.times import After
+
+_COMPENSATED = TERMINAL - {State.SUCCEEDED, State.DENIED}
+_TAIL = (1 << 62) - 1
+"""The bits of an id that are neither its time nor its version."""
+
+
+def linked(
+    record: Draft,
+    kind: Link,
+    actor: Actor,
+    *,
+    created: Created | None = None,
+    **wishes: Any,
+) -> NewJob:
+    """Decide the submit of a job that is as another one was, and `wishes` where it is not.
+
+    Keys are never copied: they stay with the first. `created` is what the first event says beside
+    the record; what it carries is left out where nobody has read it.
+    """
+    same: dict[str, Any] = {
+        "task": record.task,
+        "tenant": record.tenant,
+        "kind": record.kind,
+        "queue": record.queue,
+        "priority": record.priority,
+        "needs": record.needs,
+        "policy": record.policy,
+        "cpus": record.cpus,
+        "memory_mb": record.memory_mb,
+        "parent_id": record.id,
+        "link_kind": kind,
+        "workflow_id": record.workflow_id,
+        "step_index": record.step_index,
+    }
+    if created is not None:
+        same |= {
+            "trace_id": created.trace_id,
+            "labels": created.labels,
+            "env": created.env,
+            "context_ptr": created.context_ptr,
+        }
+    return submit(Submission(**same | wishes), Actor(Role.GATEWAY, actor.name))
+
+
+def linked_retry(
+    job: Job,
+    created: Created,
+    actor: Actor,
+    *,
+    id: JobId,
+    body: bytes | None,
+    correlation_id: str | None,
+    jitter: float,
+    retry_in: int | None = None,
+) -> NewJob:
+    """Decide the next try of what must not run again under its own id (A16).
+
+    It has the tries that are left and the same deadline, and begins anew: it knows no steps.
+    """
+    failures = job.failures + 1
+    delay = backoff(job.policy, failures, jitter) if retry_in is None else retry_in
+    return linked(
+        job,
+        Link.RETRY,
+        actor,
+        created=created,
+        id=id,
+        body=b"null" if body is None else body,
+        correlation_id=correlation_id,
+        policy=terms_left(job.policy, failures),
+        run_at=After(delay),
+        deadline_at=job.deadline_at,
+    )
+
+
+def compensation(before: Draft, after: State, actor: Actor) -> tuple[NewJob, ...]:
+    """Decide the job that undoes another, if it ends here without success (B28).
+
+    Whoever ends it: the law adds it to the change. Nobody but the worker that will run it reads
+    what the job was asked for and did, so it carries nothing but the link.
+    """
+    if not before.policy.compensates or after not in _COMPENSATED or before.state in TERMINAL:
+        return ()
+    # What was never claimed has done nothing.
+    if before.attempt == 0 or is_compensation(before):
+        return ()
+    policy = _undoing_terms(before.policy)
+    id_ = compensation_id(before.id)
+    return (linked(before, Link.COMPENSATION, actor, id=id_, policy=policy, step_index=None),)
+
+
+def compensation_id(id: JobId) -> JobId:
+    """Name the compensation of a job: the same whoever asks, so there can be but one.
+
+    The time in the id stays, so that the two stand side by side.
+    """
+    mixed = blake2b(id.bytes, digest_size=8, person=b"compensation").digest()
+    tail = int.from_bytes(mixed, "big") & _TAIL
+    return JobId(UUID(int=id.int & ~_TAIL | tail))
+
+
+def _undoing_terms(policy: Policy) -> Policy:
+    """Say how a compensation runs: again until it is done, whatever may be done to the job itself.
+
+    The tries of a handler that is not idempotent are linked retries and may be used up by now.
+    """
+    tries = policy.max_attempts
+    return replace(
+        policy,
+        max_attempts=tries if policy.idempotent else max(tries, DEFAULT_POLICY.max_attempts),
+        idempotent=True,
+        compensates=False,
+        on_exhausted=DEFAULT_POLICY.on_exhausted,
+        on_silence=DEFAULT_POLICY.on_silence,
+    )

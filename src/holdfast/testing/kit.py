@@ -69,8 +69,12 @@ class Kit:
     async def __aenter__(self) -> Self:
         """Put the app on the test's database."""
         self.install()
-        await self._place.prepare()
-        await self.app.store()
+        try:
+            await self._place.prepare()
+            await self.app.store()
+        except BaseException:
+            self.uninstall()
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -85,7 +89,11 @@ class Kit:
     def __enter__(self) -> Self:
         """Put the app on the test's database, in a thread without an event loop."""
         self.install()
-        self.run(self._place.prepare())
+        try:
+            self.run(self._place.prepare())
+        except BaseException:
+            self.uninstall()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -22,7 +22,7 @@ demo: $(STAMP) ## submit, claim and finish jobs on SQLite, and print their ledge
 	@$(call run_part,examples/demo.py,-m examples.demo,issue 2)
 
 test: $(STAMP) system-packages ## all tests, on SQLite and on a private PostgreSQL
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup $(ARGS)
 
 check: $(STAMP) ## format, lint, types, layers, generated files, dead code, requirement ids
 	@$(BIN)/python -m tools.check

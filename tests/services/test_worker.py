@@ -15,7 +15,7 @@ from holdfast.errors import JobCancelled, JobDeadLettered, JobFailed, JobTimedOu
 from holdfast.jobs import JobHandle
 from holdfast.lifecycle.states import State
 
-LIMIT = 20
+LIMIT = 60
 """Seconds after which a test has failed; nothing here takes so long."""
 
 

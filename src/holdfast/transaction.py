@@ -7,11 +7,12 @@ something keeps nobody waiting.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
-from holdfast.errors import BadConnection, BadTransaction
+from holdfast.errors import BadConnection, BadData, BadTransaction
 from holdfast.flow.submit import refused_submit
 from holdfast.lifecycle.job import NewJob
 from holdfast.pending import PendingHandle
@@ -93,7 +94,7 @@ class Transaction:
         but on the database.
         """
         answer: Answer[T] = Answer()
-        self._add(lambda guest: answer.put(work(guest)))
+        self._add(lambda guest: answer.put(_plain(work(guest))))
         return answer
 
     def enlist(self, jobs: Sequence[NewJob], handles: Sequence[PendingHandle[Any]]) -> None:
@@ -172,6 +173,13 @@ def _host(store: Store) -> Hosting:
         "app.transaction() is for SQLite; here submit in a transaction of your own connection: "
         "await task.submit_in(connection, …)"
     )
+
+
+def _plain(value: T) -> T:
+    if inspect.iscoroutine(value):
+        value.close()
+        raise BadData("a transaction runs plain functions, not coroutines")
+    return value
 
 
 def _nothing(_: object) -> None:

@@ -6,17 +6,16 @@ with others, and so may not end it, look outside the file, or touch what is Hold
 
 from __future__ import annotations
 
-import inspect
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import apsw
 
-from holdfast.errors import BadData, StatementFailed
+from holdfast.errors import StatementFailed
 from holdfast.lifecycle.job import NewJob
 from holdfast.ports import SubmitOutcome
 from holdfast.stores.sqlite.connections import BUSY, FATAL
@@ -168,18 +167,9 @@ _LATE = f"the transaction has taken {LONGEST_SECONDS:g} s, and everybody else wa
 def be_guest(turn: Turn, work: Callable[[Guest], T]) -> T:
     """Do a caller's work in a turn of its own."""
     try:
-        result = work(Guest(turn))
+        return work(Guest(turn))
     except Exception:
         raise
     except BaseException as error:
         # It would end the writer, and with it everybody's store.
         raise StatementFailed(f"the transaction was left by {error!r}") from error
-    if inspect.isawaitable(result):
-        _close(result)
-        raise BadData("a transaction runs a plain function, not a coroutine")
-    return result
-
-
-def _close(awaitable: Any) -> None:
-    if inspect.iscoroutine(awaitable):
-        awaitable.close()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.context import Context
+    from holdfast.durable.replay import NOT_HAPPENED, UNKNOWN, Happened
     from holdfast.errors import (
         HoldfastError,
         JobCancelled,
@@ -16,17 +17,22 @@ if TYPE_CHECKING:
         JobTimedOut,
         PermanentError,
         ResultTimeout,
+        StepMismatch,
         TransientError,
         ValidationError,
+        WaitTimeout,
     )
     from holdfast.jobs import JobHandle
     from holdfast.options import Backoff
     from holdfast.tasks import Call, Task
 
 __all__ = [
+    "NOT_HAPPENED",
+    "UNKNOWN",
     "Backoff",
     "Call",
     "Context",
+    "Happened",
     "Holdfast",
     "HoldfastError",
     "JobCancelled",
@@ -38,17 +44,22 @@ __all__ = [
     "JobTimedOut",
     "PermanentError",
     "ResultTimeout",
+    "StepMismatch",
     "Task",
     "TransientError",
     "ValidationError",
+    "WaitTimeout",
 ]
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "NOT_HAPPENED": "durable.replay",
+    "UNKNOWN": "durable.replay",
     "Backoff": "options",
     "Call": "tasks",
     "Context": "context",
+    "Happened": "durable.replay",
     "Holdfast": "app",
     "JobHandle": "jobs",
     "Task": "tasks",

@@ -18,6 +18,7 @@ from holdfast.errors import (
 )
 from holdfast.flow import intervene
 from holdfast.flow.history import ReadEvent, history
+from holdfast.flow.redrive import redrive
 from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent
 from holdfast.lifecycle.payload import decode_body, encode_body
 from holdfast.lifecycle.states import EventType, State
@@ -142,6 +143,19 @@ class JobHandle(Generic[R_co]):
             body,
             request_id=request_id,
         )
+
+    async def redrive(
+        self, *, reason: str | None = None, request_id: str | None = None
+    ) -> JobHandle[R_co]:
+        """Submit its dead letter again, as a new job linked to it; repeated, it is the same one."""
+        record = await redrive(
+            await self._home.store(),
+            self.record.id,
+            self._home.control,
+            reason=reason,
+            request_id=request_id,
+        )
+        return JobHandle(record, self._home, self._read_result)
 
     async def events(self) -> list[ReadEvent]:
         """Read its whole history, oldest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -23,7 +24,7 @@ from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent
 from holdfast.lifecycle.payload import decode_body, encode_body
 from holdfast.lifecycle.states import EventType, State
 from holdfast.ports import Store
-from holdfast.spans import Span
+from holdfast.spans import Span, span_seconds
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -110,11 +111,38 @@ class JobHandle(Generic[R_co]):
         return self.record.state
 
     async def result(self, timeout: Span | None = None) -> R_co:
-        """Wait for the result; a job that ended without one raises JobFailed, JobCancelled, …."""
-        await self.wait(timeout)
-        last = await self._last_event()
+        """Wait for the result; a job that ended without one raises JobFailed, JobCancelled, ….
+
+        Where a handler that is not idempotent is retried, by a new job for each try, the result is
+        that of the last try: whoever submitted again because the first had failed would have it
+        done twice. `state` and `wait` speak of this one job.
+        """
+        limit = None if timeout is None else time.monotonic() + span_seconds(timeout, "timeout")
+        job = self
+        while True:
+            await job.wait(None if limit is None else max(0.0, limit - time.monotonic()))
+            last = await job._last_event()
+            again = await job._linked_retry(last)
+            if again is None:
+                return job._outcome(last, self.id)
+            job = again
+
+    async def retried_as(self) -> JobHandle[R_co] | None:
+        """Give the new job that is the next try of this one; None if there is none.
+
+        There is one where the handler is not idempotent, retries were asked for, and it failed.
+        """
+        return await self._linked_retry(await self._last_event())
+
+    async def _linked_retry(self, last: LoggedEvent | None) -> JobHandle[R_co] | None:
+        if last is None or last.type is EventType.SUCCEEDED or last.facts.link is None:
+            return None
+        found = (await (await self._home.store()).get([last.facts.link]))[0]
+        return None if found is None else JobHandle(found, self._home, self._read_result)
+
+    def _outcome(self, last: LoggedEvent | None, first_id: str) -> R_co:
         if self.record.state is not State.SUCCEEDED:
-            raise _job_error(self.record, last)
+            raise _job_error(self.record, last, first_id)
         if last is None or (last.body is None and last.digest is not None):
             raise ResultErased(f"the result of job {self.id} was erased", job_id=self.id)
         return self._read_result(last.body)
@@ -184,12 +212,13 @@ class JobHandle(Generic[R_co]):
         return found[0] if found else None
 
 
-def _job_error(record: Job, last: LoggedEvent | None) -> HoldfastError:
+def _job_error(record: Job, last: LoggedEvent | None, first_id: str) -> HoldfastError:
     kind = _ERRORS.get(record.state, JobError)
     said = decode_body(last.body) if last else None
     reason = last.reason if last else None
+    which = "" if record.public_id == first_id else f", the last try of job {first_id},"
     return kind(
-        f"job {record.public_id} ({record.task}) {_ENDED.get(record.state, record.state)}"
+        f"job {record.public_id} ({record.task}){which} {_ENDED.get(record.state, record.state)}"
         + _because(record.error_code, said, reason),
         job_id=record.public_id,
         error_code=record.error_code,

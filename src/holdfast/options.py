@@ -142,6 +142,9 @@ def _policy(base: Policy, options: Mapping[str, Any]) -> Policy:
     }
     if "retries" in options:
         given["max_attempts"] = _tries(options["retries"])
+    elif options.get("idempotent") is False:
+        # What must not run twice is not tried again unless somebody asks for it (resolution 5).
+        given["max_attempts"] = 1
     if "backoff" in options:
         given |= _backoff(options["backoff"])
     given |= {

@@ -131,7 +131,7 @@ def test_a_compensation_carries_the_link_and_runs_under_terms_of_its_own() -> No
     assert not policy.compensates
     assert (policy.on_exhausted, policy.on_silence) == ("dead_letter", "stall")
     assert policy.max_attempts == DEFAULT_POLICY.max_attempts
-    assert policy.timeout == TERMS.timeout
+    assert (policy.timeout, policy.start_timeout) == (TERMS.timeout, None)
 
 
 @pytest.mark.req("B28")

@@ -13,7 +13,7 @@ from msgspec import Struct
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
 from holdfast.lifecycle.job import Actor, Change, Job, JobId, Refusal
-from holdfast.lifecycle.retry import exhausted, loss_costs
+from holdfast.lifecycle.retry import COMPENSATION_FAILED, exhausted, is_compensation, loss_costs
 from holdfast.lifecycle.states import OWNED, EventType, State
 from holdfast.ports import Committed, Due, Store
 
@@ -154,6 +154,7 @@ def _after_loss(job: Job, due: Due, actor: Actor, jitter: Callable[[], float]) -
     if _is_over(job):
         started = job.state is State.RUNNING and not job.policy.idempotent
         code = "infrastructure_failure" if started else "exhausted_retries"
+        code = COMPENSATION_FAILED if is_compensation(job) else code
         return c.DeadLetter(
             actor=actor,
             as_of=due.now,

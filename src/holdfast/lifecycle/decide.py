@@ -91,6 +91,9 @@ def is_turned(record: Draft, command: c.Command) -> bool:
 
 def may_turn(command: c.Command) -> bool:
     """Whether a requested cancel would turn this way out."""
+    if isinstance(command, c.Failing) and command.submits:
+        # A linked retry is a retry: the work would get away from its cancel under another id.
+        return True
     if command.operation not in STICKY:
         return False
     owners_word = command.operation in (Operation.DEAD_LETTER, Operation.TIME_OUT)

@@ -130,6 +130,8 @@ def _undoing_terms(policy: Policy) -> Policy:
         max_attempts=tries if policy.idempotent else max(tries, DEFAULT_POLICY.max_attempts),
         idempotent=True,
         compensates=False,
+        # Where it ends unheard, that is a dead letter, and never a time-out.
+        start_timeout=None,
         on_exhausted=DEFAULT_POLICY.on_exhausted,
         on_silence=DEFAULT_POLICY.on_silence,
     )

@@ -230,14 +230,21 @@ class Attempts:
             case "cancel":
                 return c.Cancel(actor=actor)
             case "timeout":
-                return after_timeout(record, actor, jitter=self._jitter())
+                return after_timeout(record, actor, claimed=held.claimed, jitter=self._jitter())
             case "deadline":
                 return c.TimeOut(actor=actor, error_code="deadline", reason="deadline passed")
             case "shutdown" if isinstance(error, asyncio.CancelledError):
                 return after_shutdown(record, actor, started=started)
             case _:
                 cause = error or HoldfastError("ended without a word")
-                return after_error(record, actor, cause, started=started, jitter=self._jitter())
+                return after_error(
+                    record,
+                    actor,
+                    cause,
+                    claimed=held.claimed,
+                    started=started,
+                    jitter=self._jitter(),
+                )
 
     def progress(self, held: Held, body: Body) -> None:
         """Post how far a handler is; what it said before and is not yet written is replaced."""

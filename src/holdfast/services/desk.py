@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from holdfast.errors import BadData, HoldfastError
-from holdfast.flow.finish import error_body
+from holdfast.flow.finish import dead_letter
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide, is_owner
 from holdfast.lifecycle.job import Change, Draft, Job, Refusal, Unchanged
@@ -277,7 +277,7 @@ class Desk:
             self._lose(held, str(error))
             return
         held.substituted = True
-        last = c.DeadLetter(actor=held.actor, error_code=code, stage=stage, body=error_body(error))
+        last = dead_letter(held.record, held.actor, code, stage, error)
         held.commands = [*(one for one in held.commands if one is START), last]
         self._list(held)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from holdfast.jobs import JobHandle
     from holdfast.options import Backoff
+    from holdfast.pending import PendingHandle
     from holdfast.tasks import Call, Task
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "JobFailed",
     "JobHandle",
     "JobTimedOut",
+    "PendingHandle",
     "PermanentError",
     "ResultTimeout",
     "StepMismatch",
@@ -62,6 +64,7 @@ _HOMES = {
     "Happened": "durable.replay",
     "Holdfast": "app",
     "JobHandle": "jobs",
+    "PendingHandle": "pending",
     "Task": "tasks",
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from holdfast import Context, Holdfast, JobHandle
+from holdfast import Context, Holdfast, JobHandle, PendingHandle
 
 app = Holdfast()
 
@@ -57,6 +57,8 @@ async def right() -> None:
         await add.submit_many([(1, 2), {"a": 1, "b": 2}, add.prepare(1, 2)]), list[JobHandle[int]]
     )
     assert_type(add.submit_sync(1, b=2).result_sync(), int)
+    assert_type(await fetch.submit_in(object(), "https://…"), PendingHandle[str])
+    assert_type(add.options(delay="5m").submit_in_sync(object(), 1, b=2).result_sync(), int)
     await (await keep.submit({"a": 1})).wait("10s")
     await (await tick.submit()).cancel(hard=True, reason="enough")
 
@@ -71,6 +73,8 @@ async def wrong() -> None:
     await add.options(delay="5m").submit("1", 2)  # type: ignore[arg-type]
     add.submit_sync(1)  # type: ignore[call-arg]
     add.prepare(1, "2")  # type: ignore[arg-type]
+    await fetch.submit_in(object(), 3)  # type: ignore[arg-type]
+    add.submit_in_sync(object(), 1)  # type: ignore[call-arg]
     await tick.submit(1)  # type: ignore[call-arg]
     length: str = await (await resize.submit("cat.png")).result()  # type: ignore[assignment]
     text: int = fetch.submit_sync("https://…").result_sync()  # type: ignore[assignment]

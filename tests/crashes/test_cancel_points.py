@@ -23,6 +23,9 @@ from tests.support.resource import Resource
 BRISK: dict[str, Any] = {"tick": "50ms", "poll": "50ms"}
 INSIDE_A_WRITE = frozenset({"sqlite.committing", "sqlite.committed"})
 """Nobody else can write before it is over: the cancel is sent there, and comes right behind."""
+BEFORE_THE_HANDLER = frozenset(
+    {"claim.answered", "attempt.bound", "start.posted", "handler.entering"}
+)
 CANCELS = [
     pytest.param(engine, point, hard, id=f"{engine}-{point}-{'hard' if hard else 'soft'}")
     for number, (engine, point) in enumerate(KILLS)
@@ -75,6 +78,10 @@ async def test_a_cancel_at_any_instant_ends_the_job_once_and_for_good(
     url: str, resource: Resource, point: str, hard: bool
 ) -> None:
     running: set[int] = set()
+    reasons: list[str | None] = []
+    # Where the handler is yet to run it must be asked; else it ends before the cancel is seen.
+    must_be_asked = point in BEFORE_THE_HANDLER
+    seconds = 20.0 if must_be_asked else 0.4
     app = make_app(url)
 
     @app.task(retries=5, cancel_grace="50ms", **BRISK_LEASES)
@@ -83,9 +90,10 @@ async def test_a_cancel_at_any_instant_ends_the_job_once_and_for_good(
         try:
             begin(ctx)
             # Longer than half a lease, so that the keeper's points are come to as well.
-            await asyncio.wait([asyncio.ensure_future(_asked(ctx))], timeout=0.4)
+            await asyncio.wait([asyncio.ensure_future(_asked(ctx))], timeout=seconds)
             return end(ctx)
         finally:
+            reasons.append(ctx.cancelled.reason)
             running.discard(ctx.attempt)
 
     async with app:
@@ -101,6 +109,8 @@ async def test_a_cancel_at_any_instant_ends_the_job_once_and_for_good(
             assert state in (State.CANCELLED, State.SUCCEEDED)
             if state is State.CANCELLED:
                 assert not running
+            if must_be_asked:
+                assert reasons in ([], ["cancel"])
             points.disarm()
         assert canceller.sent is not None
         told = await asyncio.wrap_future(canceller.sent)

@@ -28,8 +28,9 @@ LOST_COMMITS = [
 async def run_all(app: Holdfast, resource: Resource) -> list[Any]:
     """Run a job of each kind to its end, and check what is left."""
     jobs = await app.submit_many([app.tasks[kind].prepare() for kind in KINDS])
-    async with app.worker(**BRISK):
+    async with app.worker(**BRISK) as worker:
         assert set(await all_ended(jobs)) == {State.SUCCEEDED}
+    assert worker.meters.fences == 0, "what landed was not refused"
     await assert_kept(await app.store(), resource, [job.id for job in jobs])
     return jobs
 

@@ -20,10 +20,10 @@ from tests.lifecycle.factories import asked_to_cancel, life_in, owner
 @pytest.mark.parametrize(
     ("numbers", "name"),
     [
-        ([0], "children:0"),
-        ([2, 0, 1, 2], "children:0-2"),
-        ([0, 2, 3, 9], "children:0,2-3,9"),
-        (range(1000), "children:0-999"),
+        ([0], "holdfast:children:0"),
+        ([2, 0, 1, 2], "holdfast:children:0-2"),
+        ([0, 2, 3, 9], "holdfast:children:0,2-3,9"),
+        (range(1000), "holdfast:children:0-999"),
     ],
 )
 def test_a_wait_for_some_children_names_them_shortly(numbers: list[int], name: str) -> None:
@@ -48,11 +48,21 @@ def test_a_wait_for_too_many_apart_takes_in_those_between() -> None:
     name = wait_name(range(0, 10_000, 2))
 
     assert len(name) <= NAME_LIMIT
-    assert name == "children:0-9998"
+    assert name == "holdfast:children:0-9998"
 
 
 @pytest.mark.parametrize(
-    "name", [None, "", "go", "childrens", "children:", "children:x", "children:1-", "children:-1"]
+    "name",
+    [
+        None,
+        "",
+        "go",
+        "holdfast:childrens",
+        "holdfast:children:",
+        "holdfast:children:x",
+        "holdfast:children:1-",
+        "holdfast:children:-1",
+    ],
 )
 def test_what_only_looks_like_it_is_a_signal_like_any_other(name: str | None) -> None:
     assert not awaits_children(name)

@@ -15,11 +15,12 @@ import pytest
 
 from holdfast.errors import StoreUnavailable
 from holdfast.flow.recover import Swept
-from holdfast.lifecycle.states import EventType
+from holdfast.lifecycle.states import EventType, State
 from holdfast.ports import Due, Store
-from holdfast.services.reconciler import Reconciler
+from holdfast.services.reconciler import LOOK_EVERY, Reconciler
 from holdfast.telemetry import Meters
 from holdfast.wiring import opened, read_address
+from tests.flow.families import states, waiting_parent
 from tests.flow.test_recover import lost_run
 
 
@@ -67,6 +68,28 @@ async def test_the_loop_finds_a_lost_job(store: Store) -> None:
     await lost_run(store)
     reconciler = await run_until_written(store)
     assert reconciler.health.written == 1
+
+
+async def test_a_sweep_wakes_a_parent_whose_tender_died_before_it_could(store: Store) -> None:
+    # Its last child has ended, and whoever ended it died between that and the wake.
+    parent, _ = await waiting_parent(store, State.SUCCEEDED)
+    reconciler = Reconciler(store, "r", jitter=lambda: 0.0)
+    await reconciler.sweep()
+
+    assert await states(store, parent) == [State.QUEUED]
+    assert reconciler.health.written == 1
+
+
+async def test_now_and_then_a_sweep_looks_at_families_that_are_not_marked(store: Store) -> None:
+    parent, _ = await waiting_parent(store, State.SUCCEEDED)
+    await store.unmark(await store.marked())
+    reconciler = Reconciler(store, "r", jitter=lambda: 0.0)
+    for _ in range(LOOK_EVERY - 1):
+        await reconciler.sweep()
+    assert await states(store, parent) == [State.WAITING]
+    await reconciler.sweep()
+
+    assert await states(store, parent) == [State.QUEUED]
 
 
 async def test_trouble_is_waited_out_and_told(store: Store) -> None:

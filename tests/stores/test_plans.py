@@ -314,7 +314,7 @@ SQLITE_LOOK_UPS = {
     "FROM jobs\nWHERE parent_id = ?": "SEARCH jobs USING INDEX jobs_parent (parent_id=? AND id>?)",
     "FROM jobs WHERE live_parent_id = ?": "USING INDEX jobs_live_children (live_parent_id=?",
     "DISTINCT live_parent_id": "USING INDEX jobs_live_children (live_parent_id>?)",
-    "substr(wait_for, 1, 8) = 'children'": "SEARCH jobs USING INDEX jobs_gathering (id>?)",
+    "substr(wait_for, 1, 17) = 'holdfast:children'": "SEARCH jobs USING INDEX jobs_gathering (id>?)",
     "AND workflow_id = :workflow_id": "SEARCH jobs USING INDEX jobs_workflow",
     "AND error_code = :error_code": "SEARCH jobs USING INDEX jobs_error",
     "AND letter = :letter": "SEARCH jobs USING INDEX jobs_letter",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.errors import Refused
+from contextlib import suppress
+
+from holdfast.errors import Refused, StoreError
+from holdfast.flow.children import tend
 from holdfast.flow.perform import perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Actor, Job, JobId
@@ -44,12 +47,22 @@ async def cancel(
             else c.Cancel(actor=actor, reason=reason, request_id=request_id)
         )
         try:
-            return await perform(store, id, command)
+            job = await perform(store, id, command)
+            await _reach_children(store, id, actor)
+            return job
         except Refused as error:
             # It was claimed, released or ended between the look and the write: look again.
             if error.reason_code not in ("illegal_transition", "terminal"):
                 raise
     raise Refused(f"job {id} changed hands {CANCEL_TRIES} times meanwhile", job_id=str(id))
+
+
+async def _reach_children(store: Store, id: JobId, actor: Actor) -> None:
+    """Let a cancel reach the tree now; a reconciler would within its tick."""
+    # The cancel itself is written: that the rest has to wait is no failure of it.
+    with suppress(StoreError):
+        if await store.children([id], live_only=True, limit=1):
+            await tend(store, actor)
 
 
 async def signal(

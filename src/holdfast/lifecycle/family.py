@@ -10,8 +10,10 @@ from collections.abc import Iterable
 from holdfast.lifecycle.job import Draft, JobId
 from holdfast.lifecycle.states import TERMINAL, Link, State
 
-CHILDREN = "children"
-"""What a parent waits for that waits for all its children; some of them are named by number."""
+CHILDREN = "holdfast:children"
+"""What a parent waits for that waits for all its children; some of them are named by number.
+
+Names that begin so are Holdfast's own; the schemas' `jobs_gathering` finds them."""
 NAME_LIMIT = 500
 """Characters that a wait for some children may have; numbers between them are taken in beyond."""
 
@@ -50,7 +52,7 @@ def forsakes(parent: Draft) -> bool:
 
 def awaits_children(wait_for: str | None) -> bool:
     """Whether a wait ends with the end of children."""
-    return wait_for == CHILDREN or _numbers(wait_for) is not None
+    return wait_for is not None and (wait_for == CHILDREN or _numbers(wait_for) is not None)
 
 
 def awaits(wait_for: str | None, child: Draft) -> bool:
@@ -79,10 +81,9 @@ def _span(low: int, high: int) -> str:
 
 def _numbers(wait_for: str | None) -> list[range] | None:
     """Read the numbers of a wait for some children; None if it is none."""
-    kind, colon, text = (wait_for or "").partition(":")
-    if kind != CHILDREN or not colon:
+    if wait_for is None or not wait_for.startswith(f"{CHILDREN}:"):
         return None
-    spans = [part.partition("-") for part in text.split(",")]
+    spans = [part.partition("-") for part in wait_for[len(CHILDREN) + 1 :].split(",")]
     if not all(low.isdecimal() and (high.isdecimal() or not dash) for low, dash, high in spans):
         return None
     return [range(int(low), int(high or low) + 1) for low, _, high in spans]

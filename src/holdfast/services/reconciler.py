@@ -12,8 +12,9 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from holdfast.errors import HoldfastError
+from holdfast.flow.children import Tended, tend, tend_unmarked
 from holdfast.flow.recover import Swept, sweep
-from holdfast.lifecycle.job import Actor
+from holdfast.lifecycle.job import Actor, JobId
 from holdfast.lifecycle.states import Role
 from holdfast.ports import Store
 from holdfast.telemetry import Meters
@@ -27,6 +28,10 @@ PULSE_SECONDS = 60.0
 """How long it may show no life: its longest pause, and a store that takes long to say no."""
 FOLD_EVERY = 30
 """Sweeps between two foldings of the summaries."""
+
+
+LOOK_EVERY = 60
+"""Sweeps between two looks at families that are not marked."""
 
 
 class Health(Struct, kw_only=True):
@@ -60,6 +65,8 @@ class Reconciler:
         self._on_sweep = on_sweep
         self._meters = meters or Meters()
         self._stopping = asyncio.Event()
+        self._looked_at: JobId | None = None
+        """The last family that the slow pass has seen; lost with the process, it begins anew."""
 
     def stop(self) -> None:
         """End after the sweep that is under way."""
@@ -97,12 +104,27 @@ class Reconciler:
         self.health.written += sum(report.written.values())
         for id_, problem in report.failed.items():
             log.error("job %s could not be swept: %s", id_, problem)
+        await self._tend()
         if self.health.sweeps % FOLD_EVERY == 0:
             await self._store.fold_counts()
         self._meters.swept(report)
         if self._on_sweep is not None:
             self._on_sweep(report)
         return report
+
+    async def _tend(self) -> None:
+        """Look at marked families; now and then also at some others, should a mark be lost."""
+        self._note(await tend(self._store, self._actor))
+        if self.health.sweeps % LOOK_EVERY == 0:
+            tended, self._looked_at = await tend_unmarked(
+                self._store, self._actor, after=self._looked_at
+            )
+            self._note(tended)
+
+    def _note(self, tended: Tended) -> None:
+        self.health.written += tended.written
+        for id_, problem in tended.failed.items():
+            log.error("the family of job %s could not be tended: %s", id_, problem)
 
     def _trouble(self, error: Exception) -> float:
         self._meters.sweep_failed()

@@ -18,12 +18,14 @@ from contextlib import suppress
 from typing import Any, Self
 
 from holdfast.errors import HoldfastError, LeaseConflictError, StoreUnavailable
+from holdfast.flow.children import tend
 from holdfast.flow.finish import after_shutdown
 from holdfast.identity import jitter, mint_request, mint_worker
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import JobId
+from holdfast.lifecycle.family import awaits_children
+from holdfast.lifecycle.job import Actor, JobId
 from holdfast.lifecycle.retry import release_costs
-from holdfast.lifecycle.states import Cancel
+from holdfast.lifecycle.states import Cancel, Link, Role
 from holdfast.points import reach
 from holdfast.ports import Announcement, Claimed, ClaimRequest, Store
 from holdfast.services.attempts import Attempts, Children
@@ -39,6 +41,7 @@ from holdfast.telemetry import Meters
 from holdfast.telemetry.pulse import measure_lag
 
 log = logging.getLogger(__name__)
+_CHILD = Link.CHILD
 
 CLAIM_LIMIT = 500
 UNCONFIRMED_LIMIT = 4 * BATCH
@@ -105,6 +108,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
+        self._families = asyncio.Event()
         self._desk = Desk(self._store, self, self.meters)
         self._attempts = Attempts(
             self._desk,
@@ -177,6 +181,7 @@ class Worker:
         )
         loops: list[Coroutine[Any, Any, None]] = [
             patrol.run(),
+            self._tend(),
             self._watch_keeper(),
             self._share(),
             measure_lag(
@@ -373,7 +378,22 @@ class Worker:
     def confirmed(self, held: Held) -> None:
         """Take note that all of a job's commands are written (the desk's word)."""
         if held.gone:
+            record = held.record
+            if record.link_kind is _CHILD or awaits_children(record.wait_for):
+                # Sweeps would do it too: this only spares the parent their tick.
+                self._families.set()
             self._forget(held)
+
+    async def _tend(self) -> None:
+        """Look at families soon after something of them ended or began to wait: once for many."""
+        actor = Actor(Role.RECONCILER, self.name)
+        while not self._stopping.is_set():
+            await self._families.wait()
+            self._families.clear()
+            try:
+                await tend(self._store, actor)
+            except HoldfastError as error:
+                log.warning("families were not tended, a sweep will: %s", error)
 
     def lost(self, held: Held, why: str) -> None:
         """Take note that a job is somebody else's, or nobody's (the desk's word)."""

@@ -468,7 +468,8 @@ SELECT id FROM (
     (SELECT DISTINCT live_parent_id AS id FROM jobs WHERE live_parent_id > $1
         ORDER BY live_parent_id LIMIT $2)
     UNION
-    (SELECT id FROM jobs WHERE left(wait_for, 8) = 'children' AND id > $1 ORDER BY id LIMIT $2)) AS f
+    (SELECT id FROM jobs WHERE left(wait_for, 17) = 'holdfast:children' AND id > $1
+        ORDER BY id LIMIT $2)) AS f
 ORDER BY id LIMIT $2
 
 -- name: owned

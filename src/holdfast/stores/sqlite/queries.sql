@@ -312,7 +312,7 @@ SELECT id FROM (
         ORDER BY live_parent_id LIMIT ?2)
     UNION
     SELECT * FROM (SELECT id FROM jobs
-        WHERE substr(wait_for, 1, 8) = 'children' AND id > ?1 ORDER BY id LIMIT ?2)) AS f
+        WHERE substr(wait_for, 1, 17) = 'holdfast:children' AND id > ?1 ORDER BY id LIMIT ?2)) AS f
 ORDER BY id LIMIT ?2
 
 -- name: owned

@@ -89,7 +89,7 @@ CREATE INDEX jobs_claim ON jobs (queue, needs, priority, claim_order, id)
 CREATE INDEX jobs_wake ON jobs (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX jobs_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX jobs_live_children ON jobs (live_parent_id, id) WHERE live_parent_id IS NOT NULL;
-CREATE INDEX jobs_gathering ON jobs (id) WHERE substr(wait_for, 1, 8) = 'children';
+CREATE INDEX jobs_gathering ON jobs (id) WHERE substr(wait_for, 1, 17) = 'holdfast:children';
 CREATE INDEX jobs_workflow ON jobs (workflow_id, id) WHERE workflow_id IS NOT NULL;
 CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
 CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;

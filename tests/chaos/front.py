@@ -66,9 +66,11 @@ class Front:
         """The workers that live and are not leaving."""
         return [member for member in self.crew.members if member.alive and member.name]
 
-    def pick(self, chance: Random) -> Member:
-        """Choose one of the workers."""
-        return chance.choice(self.working)
+    async def pick(self, chance: Random) -> Member:
+        """Choose one of the workers; jobs may just have ended them all."""
+        while not (working := self.working):
+            await self.fill_up()
+        return chance.choice(working)
 
     async def fill_up(self, **more: Any) -> None:
         """Start workers until there are enough."""

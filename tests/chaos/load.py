@@ -23,7 +23,7 @@ KINDS = {
     "isolated": 0.7,
     "failing": 2,
     "blocking": 1,
-    "exits_its_worker": 0.2,
+    "exits_its_worker": 0.05,
 }
 
 

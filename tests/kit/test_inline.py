@@ -96,3 +96,17 @@ async def test_a_part_of_a_test_may_be_inline(app: Holdfast) -> None:
         with kit.inline():
             assert (await work.submit()).state is State.SUCCEEDED
         assert (await work.submit()).state is State.QUEUED
+
+
+async def test_while_a_handler_runs_no_time_is_jumped_over(app: Holdfast) -> None:
+    @app.task
+    async def inner() -> None: ...
+
+    @app.task
+    async def outer() -> str:
+        return (await inner.options(delay="1h").submit()).state
+
+    async with Kit(app, inline=True) as kit:
+        before = kit.clock.now
+        assert await (await outer.submit()).result() == "queued"
+        assert kit.clock.now == before

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
+from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -263,7 +264,7 @@ class Durable:
     async def _perform(self, effect: Effect) -> Any:
         match effect:
             case _Call(fn):
-                return await _called(fn)
+                return await called(fn)
             case _Pause(seconds):
                 return await asyncio.sleep(seconds)
             case Recall():
@@ -328,13 +329,31 @@ def _settle(future: asyncio.Future[Reply], reply: Reply) -> None:
         future.set_result(reply)
 
 
-async def _called(fn: Callable[[], Any]) -> Any:
+async def called(fn: Callable[[], Any]) -> Any:
     """Call a function: a coroutine on the loop, anything else in a thread."""
     inner = fn.func if isinstance(fn, partial) else fn
     if inspect.iscoroutinefunction(inner):
         return await fn()
-    value = await asyncio.to_thread(fn)
+    value = await _in_thread(fn)
     return await value if inspect.isawaitable(value) else value
+
+
+async def _in_thread(fn: Callable[[], Any]) -> Any:
+    """Call in a thread, and wait for its end also when killed: a thread cannot be.
+
+    Else its job would be told dead, and go on elsewhere, while the step still has its effect.
+    """
+    call = asyncio.get_running_loop().run_in_executor(None, copy_context().run, fn)
+    killed: asyncio.CancelledError | None = None
+    while not call.done():
+        try:
+            await asyncio.wait([call])
+        except asyncio.CancelledError as error:
+            killed = error
+    if killed is not None:
+        call.exception()
+        raise killed
+    return call.result()
 
 
 def _answered(reply: Reply, wanted: type[Any]) -> Any:

@@ -23,6 +23,7 @@ from holdfast.flow.why import Why, why
 from holdfast.jobs import JobHandle
 from holdfast.lifecycle.job import Actor, Job, JobId, NewJob
 from holdfast.lifecycle.payload import check_number, check_text, decode_body
+from holdfast.lifecycle.retry import is_compensation
 from holdfast.lifecycle.states import KeyKind, Role, State
 from holdfast.options import TaskOptions
 from holdfast.pending import PendingHandle
@@ -251,7 +252,8 @@ class Holdfast(Enlisting):
         return await store.resume(queue, actor=self.control.label, reason=reason)
 
     def _handle(self, record: Job) -> JobHandle[Any]:
-        task = self.tasks.get(record.task)
+        # What undoes a job bears its task's name, and returns nothing.
+        task = None if is_compensation(record) else self.tasks.get(record.task)
         return JobHandle(record, self, decode_body if task is None else task.unpack_result)
 
     async def _found(self, job: str | UUID | JobHandle[Any]) -> JobHandle[Any]:

@@ -83,6 +83,8 @@ class Signature:
         self._signature = inspect.Signature(list(read.parameters.values()))
         self._positional = [p.name for p in read.parameters.values() if p.kind in _BY_POSITION]
         self._names = read.parameters.keys()
+        self.names = tuple(read.parameters)
+        """Of the arguments, in order; the context is none."""
         self._required = read.required()
         kinds = {p.kind for p in read.parameters.values()}
         self._by_name = kinds <= {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}

@@ -20,6 +20,7 @@ from msgspec import Struct
 from holdfast.durable.messages import Reply, Request
 from holdfast.durable.replay import Durable, step_terms
 from holdfast.lifecycle.payload import Body, encode_body
+from holdfast.lifecycle.retry import is_compensation
 from holdfast.ports import Claimed
 from holdfast.spans import Span, span_seconds
 
@@ -75,6 +76,8 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     trace_id: str | None = None
     parent_id: str | None = None
     workflow_id: str | None = None
+    compensates: str | None = None
+    """The job that this one undoes."""
 
     @property
     def traceparent(self) -> str | None:
@@ -347,6 +350,7 @@ class SyncCalls:
 
 def _job_facts(claimed: Claimed) -> JobFacts:
     job, made = claimed.job, claimed.created
+    parent_id = None if job.parent_id is None else str(job.parent_id)
     return JobFacts(
         id=job.public_id,
         task=job.task,
@@ -359,6 +363,7 @@ def _job_facts(claimed: Claimed) -> JobFacts:
         env=made.env,
         correlation_id=claimed.correlation_id,
         trace_id=made.trace_id,
-        parent_id=None if job.parent_id is None else str(job.parent_id),
+        parent_id=parent_id,
         workflow_id=job.workflow_id,
+        compensates=parent_id if is_compensation(job) else None,
     )

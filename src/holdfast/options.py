@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict
 from uuid import UUID
@@ -48,6 +48,8 @@ class TaskOptions(TypedDict, total=False):
     idempotent: bool
     isolate: Literal["process"] | None
     cancel_grace: Span
+    compensate: Callable[..., Any] | None
+    compensate_steps: Mapping[str, Callable[..., Any]]
 
 
 class JobOptions(TypedDict, total=False):
@@ -152,6 +154,8 @@ def _policy(base: Policy, options: Mapping[str, Any]) -> Policy:
         for name in ("on_exhausted", "letter_on_fail", "idempotent")
         if name in options
     }
+    if options.get("compensate") or options.get("compensate_steps"):
+        given["compensates"] = True
     return replace(base, **given) if given else base
 
 

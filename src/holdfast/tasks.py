@@ -19,6 +19,7 @@ from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Priority
 from holdfast.options import JobOptions, TaskOptions, Terms, check_fields, job_fields, task_terms
 from holdfast.pending import PendingHandle
+from holdfast.undoing import Undoing
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,6 +91,7 @@ class Task(Generic[P, R]):
         *,
         takes_context: bool = False,
         submitter: Submitter | None = None,
+        undoing: Undoing | None = None,
     ) -> None:
         """Hold what was decided at registration; see `make_task`."""
         self.name = name
@@ -101,6 +103,8 @@ class Task(Generic[P, R]):
         self.policy: Policy = terms.policy
         self.cancel_grace_seconds: float = terms.cancel_grace_seconds
         self.takes_context = takes_context
+        self.undoing = undoing
+        """What undoes it, if anything does."""
         self._shape = shape
         self._submitter = submitter
         self._fields: dict[str, Any] = {}
@@ -120,14 +124,27 @@ class Task(Generic[P, R]):
         return self._shape.unpack(body)
 
     def call(self, ctx: Context, body: bytes | None) -> Any:
-        """Call the function: a coroutine if it is `async def`, else its value."""
+        """Call the function: a coroutine if it is `async def`, else its value.
+
+        Of a job that undoes another, call the compensations; then it is always a coroutine.
+        """
+        if ctx.job.compensates is not None:
+            return self.undoing_here().run(ctx, body)
         args, kwargs = self._shape.unpack(body)
         if self.takes_context:
             return self.fn(ctx, *args, **kwargs)
         return self.fn(*args, **kwargs)
 
+    def undoing_here(self) -> Undoing:
+        """Give what undoes it; an error if this version of the code has nothing that does."""
+        if self.undoing is None:
+            raise NoSuchTask(f"task {self.name!r} has no compensation here")
+        return self.undoing
+
     def pack_result(self, value: Any) -> Body:
         """Write what the function returned as JSON; BadData if it cannot be kept."""
+        if type(value) is Body:
+            return value  # it was written elsewhere, or by other rules
         return self._shape.pack_result(value)
 
     def unpack_result(self, body: bytes | None) -> R:
@@ -246,7 +263,22 @@ def make_task(
     _check_function(fn, name)
     terms = task_terms(name, options, bounded=bounded)
     shape = Signature(name, fn, Context)
-    return Task(name, fn, shape, terms, takes_context=shape.takes_context, submitter=submitter)
+    return Task(
+        name,
+        fn,
+        shape,
+        terms,
+        takes_context=shape.takes_context,
+        submitter=submitter,
+        undoing=_undoing(shape, name, options),
+    )
+
+
+def _undoing(shape: Signature, name: str, options: TaskOptions) -> Undoing | None:
+    whole, steps = options.get("compensate"), options.get("compensate_steps", {})
+    if not isinstance(steps, Mapping):
+        raise BadTask(f"task {name!r}: compensate_steps must map names of steps to functions")
+    return Undoing(shape, name, whole, steps) if whole is not None or steps else None
 
 
 def _check_function(fn: Any, name: str) -> None:

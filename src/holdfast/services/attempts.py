@@ -23,6 +23,7 @@ from holdfast.errors import BadData, HoldfastError, NoSuchTask, UnfitResult
 from holdfast.flow.finish import after_error, after_shutdown, after_timeout
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.payload import Body
+from holdfast.lifecycle.states import Link
 from holdfast.points import reach
 from holdfast.services.desk import Desk
 from holdfast.services.held import START, Held
@@ -38,7 +39,7 @@ KILL_PATIENCE_SECONDS = 2.0
 
 
 # Named once: reading a member off an enum's class costs as much as a call (Python 3.11).
-_ASYNC = Mode.ASYNC
+_ASYNC, _COMPENSATION = Mode.ASYNC, Link.COMPENSATION
 
 
 class Children(Protocol):
@@ -116,7 +117,10 @@ class Attempts:
         task = held.task
         if task is None:
             raise NoSuchTask(f"this worker has no task {held.record.task!r}")
-        arguments, named = task.bind(held.claimed.body)
+        undoes = held.record.link_kind is _COMPENSATION
+        if undoes:
+            await self._journal.retell(held, task.undoing_here().steps)
+        arguments, named = ((), {}) if undoes else task.bind(held.claimed.body)
         reach("attempt.bound")
         ctx = self._begun(held)
         if not (held.record.policy.idempotent and held.record.failures == 0):
@@ -135,6 +139,8 @@ class Attempts:
         ctx.finish()
         if held.stop_reason in ("timeout", "deadline"):
             return self._after(held, None)
+        if undoes:
+            await self._journal.note_compensated(held)
         return c.Complete(actor=held.actor, body=_packed(task, value))
 
     def _begun(self, held: Held) -> Context:
@@ -167,6 +173,8 @@ class Attempts:
         arguments: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Any:
+        if held.record.link_kind is _COMPENSATION and task.mode is not Mode.PROCESS:
+            return await task.call(ctx, held.claimed.body)
         if task.mode is _ASYNC:
             return await task.fn(*arguments, **named)
         if task.mode is Mode.PROCESS:
@@ -330,9 +338,7 @@ def _span(held: Held) -> Span:
 
 
 def _packed(task: Task[Any, Any], value: Any) -> Body:
-    """Write a result down; a child has done so already."""
-    if type(value) is Body:
-        return value
+    """Write a result down."""
     try:
         return task.pack_result(value)
     except BadData as error:

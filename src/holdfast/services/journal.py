@@ -24,13 +24,14 @@ from holdfast.durable.messages import (
 from holdfast.errors import HoldfastError
 from holdfast.identity import mint_request
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import JobId, LoggedEvent, Refusal
+from holdfast.lifecycle.job import LoggedEvent, Refusal
 from holdfast.lifecycle.payload import check_body
 from holdfast.lifecycle.states import EventType
 from holdfast.lifecycle.times import After, seconds
 from holdfast.ports import Store
 from holdfast.services.desk import Desk
 from holdfast.services.held import Held
+from holdfast.services.retelling import all_events, note_compensated, retold
 
 TRIES = 20
 """How often a wait looks again that races with signals; each turn, somebody sent or took one."""
@@ -52,6 +53,14 @@ class Journal:
             reply = Refused(error.reason_code, str(error))
         tell(reply)
 
+    async def retell(self, held: Held, steps: frozenset[str]) -> None:
+        """Have a compensation know the job that it undoes."""
+        held.claimed = await retold(self._store, held.claimed, steps)
+
+    async def note_compensated(self, held: Held) -> None:
+        """Write into the other job's history that this one has undone it."""
+        await note_compensated(self._store, held.claimed, held.actor.name)
+
     async def _reply(self, held: Held, request: Request) -> Reply:
         match request:
             case Recall():
@@ -67,13 +76,7 @@ class Journal:
         # Nobody has run it before: there is nothing to be read.
         if held.claimed.job.attempt <= 1:
             return []
-        return entries_of(await self._events(held.claimed.job.id))
-
-    async def _events(self, id: JobId) -> list[LoggedEvent]:
-        events: list[LoggedEvent] = []
-        while page := await self._store.events(id, after=events[-1].rev if events else 0):
-            events += page
-        return events
+        return entries_of(await all_events(self._store, held.claimed.job.id))
 
     async def _write(self, held: Held, name: str, use: int, body: bytes | None) -> Reply:
         command = c.Step(

@@ -1,0 +1,116 @@
+"""Retelling: what the job that undoes another has to know of it, read from the ledger; and the
+note in the other's history that it was undone.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.errors import NoSuchJob, PermanentError, Refused, RequestIdReused
+from holdfast.flow.perform import perform
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.job import Actor, Created, Job, JobId, LoggedEvent
+from holdfast.lifecycle.payload import Body
+from holdfast.lifecycle.retry import is_compensation
+from holdfast.lifecycle.states import EventType, Role
+from holdfast.ports import Claimed, Store
+from holdfast.undoing import Done, Story
+
+log = logging.getLogger(__name__)
+
+
+async def retold(store: Store, claimed: Claimed, steps: frozenset[str]) -> Claimed:
+    """Give a compensation its story: what its job was asked for, and which of `steps` it did.
+
+    It is shown what its job was submitted with, too: labels, environment, correlation and trace.
+    """
+    undone, before = await _undone(store, claimed.job)
+    events = await all_events(store, undone.id)
+    first, made = events[0], events[0].created
+    if first.body is None or made is None:
+        raise PermanentError(f"what job {undone.public_id} was asked to do is erased")
+    story = Story(
+        arguments=msgspec.Raw(first.body),
+        steps=[done for done in _completed(events, steps) if done.undone_as not in before],
+    )
+    return Claimed(
+        job=replace(claimed.job, parent_id=undone.id),
+        created=_as_submitted(claimed.created, made),
+        body=Body(msgspec.json.encode(story)),
+        correlation_id=first.correlation_id,
+    )
+
+
+async def note_compensated(store: Store, claimed: Claimed, worker: str) -> None:
+    """Write into a job's history that it was undone: once, however often this is repeated.
+
+    It comes before the compensation's own end, so that a death in between is healed by the next
+    attempt, which finds its steps done and only says this again.
+    """
+    job = claimed.job
+    assert job.parent_id is not None
+    command = c.Compensated(
+        actor=Actor(Role.WORKER, worker), link=job.id, request_id=f"compensated by {job.id}"
+    )
+    try:
+        await perform(store, job.parent_id, command)
+    except RequestIdReused:
+        return  # an earlier attempt, under another worker's name
+    except (NoSuchJob, Refused) as error:
+        log.warning("the job that %s undid cannot be told so: %s", job.public_id, error)
+
+
+async def all_events(store: Store, id: JobId) -> list[LoggedEvent]:
+    """Read a whole history."""
+    events: list[LoggedEvent] = []
+    while page := await store.events(id, after=events[-1].rev if events else 0):
+        events += page
+    return events
+
+
+async def _undone(store: Store, job: Job) -> tuple[Job, set[str]]:
+    """Find the job that is undone, and what a compensation that was redriven had done of it.
+
+    A redriven compensation has the dead one as its parent, and goes on where that one stopped.
+    """
+    before: set[str] = set()
+    while True:
+        found = None if job.parent_id is None else (await store.get([job.parent_id]))[0]
+        if found is None:
+            raise PermanentError(f"the job that {job.public_id} is to undo is gone")
+        if not is_compensation(found):
+            return found, before
+        events = await all_events(store, found.id)
+        before |= {event.facts.step or "" for event in events if _completes_step(event)}
+        job = found
+
+
+def _completed(events: list[LoggedEvent], steps: frozenset[str]) -> list[Done]:
+    """List the completed steps of these names, the last first."""
+    done = [event for event in events if _completes_step(event) and event.facts.step in steps]
+    return [_done(event) for event in reversed(done)]
+
+
+def _completes_step(event: LoggedEvent) -> bool:
+    # A wait whose signal was there is remembered like a step, and is none.
+    return event.type is EventType.STEP_COMPLETED and event.facts.consumed is None
+
+
+def _done(event: LoggedEvent) -> Done:
+    facts = event.facts
+    if event.body is None and event.digest is not None:
+        raise PermanentError(f"the result of step {facts.step!r} of job {event.id} is erased")
+    return Done(facts.step or "", facts.step_use or 1, msgspec.Raw(event.body or b"null"))
+
+
+def _as_submitted(mine: Created, made: Created) -> Created:
+    return replace(
+        mine,
+        labels=made.labels,
+        env=made.env,
+        context_ptr=made.context_ptr,
+        trace_id=made.trace_id,
+    )

@@ -118,14 +118,15 @@ class JobHandle(Generic[R_co]):
         done twice. `state` and `wait` speak of this one job.
         """
         limit = None if timeout is None else time.monotonic() + span_seconds(timeout, "timeout")
-        job = self
+        job, left = self, timeout
         while True:
-            await job.wait(None if limit is None else max(0.0, limit - time.monotonic()))
+            await job.wait(left)
             last = await job._last_event()
             again = await job._linked_retry(last)
             if again is None:
                 return job._outcome(last, self.id)
             job = again
+            left = None if limit is None else round(max(0.0, limit - time.monotonic()), 3)
 
     async def retried_as(self) -> JobHandle[R_co] | None:
         """Give the new job that is the next try of this one; None if there is none.

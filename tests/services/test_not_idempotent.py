@@ -163,7 +163,7 @@ async def test_a_permanent_error_ends_it_for_good(app: Holdfast) -> None:
 async def test_a_run_killed_at_its_time_limit_is_retried_as_a_new_job(app: Holdfast) -> None:
     seen: list[str] = []
 
-    @app.task(retries=1, timeout="50ms", **ONCE)
+    @app.task(retries=20, timeout="100ms", **ONCE)
     async def pay(ctx: Context) -> str:
         seen.append(ctx.job.id)
         if len(seen) == 1:

@@ -342,11 +342,7 @@ async def test_code_without_the_compensation_says_so(app: Holdfast, url: str) ->
 
     job = await order.submit()
     newer = Holdfast(url, unbounded_leases=True)
-
-    @newer.task(name="order", retries=0)
-    async def newer_order() -> None:
-        raise PermanentError("out of stock")
-
+    newer.task(name="order", retries=0)(order.fn)
     async with newer, newer.worker(**BRISK):
         await job.wait(LIMIT)
         undone = await undoing(newer, job)
@@ -354,7 +350,7 @@ async def test_code_without_the_compensation_says_so(app: Holdfast, url: str) ->
     assert "no compensation here" in str((await undone.events())[-1].payload)
 
 
-def _wrong_name(thing: str) -> None: ...
+def _wrong_name(_thing: str) -> None: ...
 
 
 def _two(result: str, more: str) -> None: ...
@@ -363,7 +359,7 @@ def _two(result: str, more: str) -> None: ...
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"compensate": _wrong_name}, r"takes what the task takes \(item\), and not thing"),
+        ({"compensate": _wrong_name}, r"takes what the task takes \(item\), and not _thing"),
         ({"compensate": "undo"}, "must be a function"),
         ({"compensate_steps": {"charge": _two}}, "takes one argument, the step's result"),
         ({"compensate_steps": {"charge": None}}, "must be a function"),

@@ -282,6 +282,20 @@ def test_a_test_without_an_event_loop(app: Holdfast) -> None:
         assert double.submit_sync(4).result_sync() == 8
 
 
+def test_a_thread_that_submits_inside_a_handler_has_it_run_too(app: Holdfast) -> None:
+    @app.task
+    def inner(number: int) -> int:
+        return number * 2
+
+    @app.task
+    def outer(number: int) -> int:
+        return 1 + inner.submit_sync(number).result_sync()
+
+    with Kit(app) as kit:
+        kit.faults.delay("inner", "10m")
+        assert outer.submit_sync(3).result_sync() == 7
+
+
 async def test_the_app_is_put_back_where_it_was(app: Holdfast) -> None:
     before = app.url, app.make_store
     async with Kit(app):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -76,3 +79,9 @@ def test_a_failed_test_is_told_once_and_an_unmet_plan_by_itself(suite: pytest.Py
         """
     )
     suite.runpytest_subprocess().assert_outcomes(failed=1, passed=1, errors=1)
+
+
+def test_the_plugin_costs_nothing_where_it_is_not_used() -> None:
+    heavy = "{'pydantic', 'apsw', 'msgspec', 'holdfast.app'}"
+    code = f"import sys, holdfast.testing.fixtures; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -120,7 +120,7 @@ class Kit:
 
     async def _end(self, *, check: bool) -> None:
         for hand in self._hands:
-            await _on_its_loop(hand)
+            await _on_its_loop(hand, hand.close())
         self._hands.clear()
         if check:
             self._check_faults()
@@ -264,7 +264,7 @@ class Kit:
             leases = [int(hand.held.lease_seconds * 5e5) for hand in self._hands if hand.held]
             await self._place.move_clock(self.clock() + min([left, *leases]))
             for hand in self._hands:
-                await hand.renew(self.clock())
+                await _on_its_loop(hand, hand.renew(self.clock()))
 
     async def announce(self, store: Store, queues: Sequence[str], needs: Iterable[str]) -> None:
         """Say that there is a worker, so that `why` knows."""
@@ -313,8 +313,11 @@ async def _has_ended(store: Store, id: JobId) -> bool:
     return job is None or job.terminal
 
 
-async def _on_its_loop(hand: Hand) -> None:
+async def _on_its_loop(hand: Hand, work: Coroutine[Any, Any, None]) -> None:
+    """Have something done by a hand, which may live on the loop of the app's bridge."""
     if hand.loop is asyncio.get_running_loop():
-        await hand.close()
+        await work
     elif hand.loop.is_running():
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(hand.close(), hand.loop))
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, hand.loop))
+    else:
+        work.close()

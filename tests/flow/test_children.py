@@ -14,9 +14,20 @@ from holdfast.flow.children import tend, tend_unmarked
 from holdfast.flow.perform import perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.family import CHILDREN, wait_name
+from holdfast.lifecycle.job import Job
+from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import TERMINAL, Cancel, Link, State
 from holdfast.ports import Store
-from holdfast.testing.acts import WAYS_OUT, change, do, job_in, running_job, stored, submit_one
+from holdfast.testing.acts import (
+    WAYS_OUT,
+    change,
+    claim_one,
+    do,
+    job_in,
+    running_job,
+    stored,
+    submit_one,
+)
 from holdfast.testing.factories import CONTROL, RECONCILER, job_ids, new_job, owner_of
 from holdfast.wiring import opened, read_address
 from tests.flow.families import (
@@ -309,6 +320,61 @@ async def test_a_child_that_is_claimed_while_it_is_ended_is_asked_instead(store:
     assert (report.lost, report.asked, report.cancelled) == (1, 1, 0)
     assert (await stored(store, child.id)).cancel_requested is Cancel.SOFT
     assert await store.marked() == []
+
+
+# A child that is not idempotent lives on in a linked retry (A16).
+
+ONCE = Policy(max_attempts=3, idempotent=False)
+
+
+async def fail_with_a_retry(store: Store, job: Job) -> Job:
+    again = new_job(
+        parent_id=job.id, link_kind=Link.RETRY, step_index=job.step_index, policy=job.policy
+    )
+    await do(store, job, c.Fail(actor=owner_of(job), error_code="boom", submits=(again,)))
+    return await stored(store, again.record.id)
+
+
+@pytest.mark.req("A16")
+async def test_a_parent_waits_for_the_last_try_of_a_child(either_store: Store) -> None:
+    store = either_store
+    parent = await running_job(store)
+    first = await child_of(store, parent, policy=ONCE, step_index=0)
+    await do(store, parent, c.Wait(actor=owner_of(parent), signal=wait_name([0])))
+    second = await fail_with_a_retry(store, first)
+    assert (await tended(store)).woken == 0
+    claimed = (await claim_one(store)).job
+    assert claimed.id == second.id
+    third = await fail_with_a_retry(
+        store, await do(store, claimed, c.Start(actor=owner_of(claimed)))
+    )
+    assert (await tended(store)).woken == 0
+    await do(store, third, c.Cancel(actor=CONTROL))
+
+    assert (await tended(store)).woken == 1
+    assert await wakes(store, parent) == 1
+
+
+async def test_a_cancel_reaches_the_next_try_of_a_child(store: Store) -> None:
+    parent = await running_job(store)
+    first = await child_of(store, parent, policy=ONCE)
+    again = await fail_with_a_retry(store, first)
+    await tended(store)
+    await perform(store, parent.id, c.RequestCancel(actor=CONTROL))
+    await tended(store)
+
+    assert await states(store, again) == [State.CANCELLED]
+
+
+async def test_a_retry_born_after_the_cancel_does_not_survive(store: Store) -> None:
+    parent = await running_job(store)
+    first = await child_of(store, parent, policy=ONCE)
+    await perform(store, parent.id, c.RequestCancel(actor=CONTROL))
+    # Before the cancel has reached it: with its own request the law would leave the retry out.
+    again = await fail_with_a_retry(store, first)
+    await tended(store)
+
+    assert await states(store, again) == [State.CANCELLED]
 
 
 # One family does not stop the others.

@@ -169,7 +169,7 @@ def test_a_commit_takes_its_rows_one_by_one_in_the_order_given(
 ) -> None:
     for plan in that(plans[stage], "UPDATE jobs", "j.rev = d.expected"):
         access, *family = accesses(plan, "jobs")
-        assert {one.by for one in family} <= {"jobs_live_children"}
+        assert {one.by for one in family} <= {"jobs_parent"}
         assert access.by == "jobs_pkey"
         assert "d.id" in access.condition
         up_to_the_update = access.above[: access.above.index("ModifyTable")]
@@ -314,7 +314,7 @@ SQLITE_LOOK_UPS = {
     "FROM jobs\nWHERE parent_id = ?": "SEARCH jobs USING INDEX jobs_parent (parent_id=? AND id>?)",
     "FROM jobs WHERE live_parent_id = ?": "USING INDEX jobs_live_children (live_parent_id=?",
     "DISTINCT live_parent_id": "USING INDEX jobs_live_children (live_parent_id>?)",
-    "substr(wait_for, 1, 17) = 'holdfast:children'": "SEARCH jobs USING INDEX jobs_gathering (id>?)",
+    "substr(wait_for, 1, 17) = 'holdfast:children'": "USING INDEX jobs_gathering (id>?)",
     "AND workflow_id = :workflow_id": "SEARCH jobs USING INDEX jobs_workflow",
     "AND error_code = :error_code": "SEARCH jobs USING INDEX jobs_error",
     "AND letter = :letter": "SEARCH jobs USING INDEX jobs_letter",

@@ -14,10 +14,10 @@ from msgspec import Struct
 from holdfast.errors import StoreError
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
-from holdfast.lifecycle.family import awaits, awaits_children, forsakes
+from holdfast.lifecycle.family import KIN, awaits, awaits_children, forsakes, may_go_on
 from holdfast.lifecycle.job import Actor, Change, Draft, Job, JobId, Refusal
-from holdfast.lifecycle.states import OWNED, Cancel, EventType, Role, State
-from holdfast.ports import Committed, Lost, Outcome, Store
+from holdfast.lifecycle.states import OWNED, Cancel, EventType, Link, Role, State
+from holdfast.ports import Committed, Lost, Outcome, Query, Store
 
 ROUNDS = 20
 """How often one call looks again: for more marks, and for what its own writes have marked."""
@@ -101,13 +101,26 @@ class Visit:
 
     async def look(self, ids: Sequence[JobId]) -> None:
         """Do what these families call for."""
-        parents = [job for job in await self._read(self._get, ids) if _is_concerned(job)]
-        live: dict[JobId | None, list[Job]] = {}
-        for child in await self._read(self._first_children, [parent.id for parent in parents]):
-            live.setdefault(child.parent_id, []).append(child)
-        for parent in parents:
-            await self._judge_safely(parent, live.get(parent.id, []))
+        parents = [job for job in await self._climb(ids) if _is_concerned(job)]
+        live = _by_parent(await self._read(self._first_children, [job.id for job in parents]))
+        # Only of those whose live children keep nothing back is more read than these.
+        called = [job for job in parents if await self._calls(job, live.setdefault(job.id, []))]
+        tries = await self._tries(called)
+        for parent in called:
+            if parent.id in self._report.failed:
+                continue
+            self._judge(parent, [*live[parent.id], *tries.get(parent.id, [])])
         await self._commit()
+
+    async def _climb(self, ids: Sequence[JobId]) -> list[Job]:
+        """Read jobs, and whose tries they are: a retry's end concerns the parent of the first."""
+        found: dict[JobId, Job] = {}
+        while ids:
+            read = await self._read(self._get, ids)
+            found |= {job.id: job for job in read}
+            above = {job.parent_id: None for job in read if may_go_on(job) and job.link_kind in KIN}
+            ids = [id_ for id_ in above if id_ is not None and id_ not in found]
+        return list(found.values())
 
     async def _get(self, ids: Sequence[JobId]) -> list[Job]:
         return [job for job in await self._store.get(ids) if job is not None]
@@ -131,42 +144,76 @@ class Visit:
                 return []
         return [job for id_ in ids for job in await self._read(read, [id_])]
 
-    async def _judge_safely(self, parent: Job, live: list[Job]) -> None:
+    async def _calls(self, parent: Job, live: list[Job]) -> bool:
+        """Whether there is something to be done; adds to its live children where these are many."""
         try:
-            await self._judge(parent, live)
+            if forsakes(parent):
+                await self._more(
+                    parent, live, lambda found: len(_untold(parent, found)) > self._limit
+                )
+                return True
+            await self._more(parent, live, lambda found: _is_awaited(parent, found))
+            return not _is_awaited(parent, live)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - one poison row must not stop the others
             self._report.failed[parent.id] = repr(error)
+            return False
 
-    async def _judge(self, parent: Job, live: list[Job]) -> None:
-        """Decide what one family calls for."""
+    def _judge(self, parent: Job, live: list[Job]) -> None:
+        """Decide what one family calls for, now that all is known."""
         if forsakes(parent):
-            children = await self._more(
-                parent, live, lambda found: len(_untold(parent, found)) > self._limit
-            )
-            untold = _untold(parent, children)
+            untold = _untold(parent, live)
             for child in untold[: self._limit]:
                 self._decide(parent, child, self._farewell(parent, child))
             if len(untold) > self._limit:
                 self.unfinished.add(parent.id)
-        else:
-            children = await self._more(parent, live, lambda found: _is_awaited(parent, found))
-            if not _is_awaited(parent, children):
-                self._decide(parent, parent, *self._wake(parent))
+        elif not _is_awaited(parent, live):
+            self._decide(parent, parent, *self._wake(parent))
 
     async def _more(
         self, parent: Job, live: list[Job], is_enough: Callable[[list[Job]], bool]
-    ) -> list[Job]:
+    ) -> None:
         """Read more of a parent's live children until there are enough, or all are read."""
-        found, page, size = list(live), live, FIRST_LOOK
-        while len(page) == size and not is_enough(found):
-            size = NEXT_LOOK
-            page = await self._store.children(
-                [parent.id], live_only=True, after=page[-1].id, limit=size
-            )
-            found += page
+        page, size = live, FIRST_LOOK
+        while len(page) == size and not is_enough(live):
+            last, size = page[-1].id, NEXT_LOOK
+            page = await self._store.children([parent.id], live_only=True, after=last, limit=size)
+            live += page
+
+    async def _tries(self, parents: Sequence[Job]) -> dict[JobId, list[Job]]:
+        """Find, by parent, live jobs that are the next try of a child that has ended (A16)."""
+        found: dict[JobId, list[Job]] = {}
+        children = await self._read(self._all_children, [parent.id for parent in parents])
+        for child in filter(may_go_on, children):
+            tries = await self._read(self._last_try, [child.id])
+            if child.parent_id is None:
+                continue
+            if child.id in self._report.failed:
+                self._report.failed[child.parent_id] = self._report.failed[child.id]
+            found.setdefault(child.parent_id, []).extend(job for job in tries if not job.terminal)
         return found
+
+    async def _all_children(self, ids: Sequence[JobId]) -> list[Job]:
+        first = await self._store.children(ids, limit=NEXT_LOOK)
+        for id_, page in _by_parent(first).items():
+            while len(page) == NEXT_LOOK and id_ is not None:
+                page = await self._store.children([id_], after=page[-1].id, limit=NEXT_LOOK)  # noqa: PLW2901
+                first += page
+        return first
+
+    async def _last_try(self, ids: Sequence[JobId]) -> list[Job]:
+        """Follow the tries of one job to the last of them; nothing if there is no other."""
+        last: list[Job] = []
+        id_ = ids[0]
+        while (again := await self._next_try(id_)) is not None:
+            last, id_ = [again], again.id
+        return last
+
+    async def _next_try(self, id: JobId) -> Job | None:
+        # Newest first: it was born with the job's end, after all that the job had spawned.
+        page = await self._store.find(Query(parent_id=id))
+        return next((one for one in page.jobs if one.link_kind is Link.RETRY), None)
 
     def _farewell(self, parent: Job, child: Job) -> c.Command:
         """End a child with its parent: at once where nobody holds it, else by asking its owner."""
@@ -213,6 +260,13 @@ class Visit:
         else:
             # Left to the slow pass: a row that the database refuses must not hold up the marks.
             self._report.failed[change.id] = outcome.message
+
+
+def _by_parent(children: Iterable[Job]) -> dict[JobId | None, list[Job]]:
+    found: dict[JobId | None, list[Job]] = {}
+    for child in children:
+        found.setdefault(child.parent_id, []).append(child)
+    return found
 
 
 def _is_concerned(parent: Job) -> bool:

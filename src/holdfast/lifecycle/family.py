@@ -14,20 +14,23 @@ CHILDREN = "holdfast:children"
 """What a parent waits for that waits for all its children; some of them are named by number.
 
 Names that begin so are Holdfast's own; the schemas' `jobs_gathering` finds them."""
+KIN = (Link.CHILD, Link.RETRY)
+"""Jobs whose end concerns the family of another one."""
 NAME_LIMIT = 500
 """Characters that a wait for some children may have; numbers between them are taken in beyond."""
 
 
 def marks(before: Draft, after: Draft) -> list[tuple[JobId, bool]]:
-    """Name the jobs to be looked at after a change; False: only if it has live children.
+    """Name the jobs to be looked at after a change; False: only if it has children.
 
-    A child's end, because its parent may wait for it. A wait for children, because the last of
+    A child's end, because its parent may wait for it; also the end of a try of it that is a job of
+    its own, which marks the try before. A wait for children, because the last of
     them may have ended while it was written. A cancel, and every end but success, because it
     reaches the children. (A child's birth also marks its parent, which may have been cancelled.)
     """
     found: list[tuple[JobId, bool]] = []
     ended = after.state in TERMINAL and before.state not in TERMINAL
-    if ended and is_child(after) and after.parent_id is not None:
+    if ended and after.link_kind in KIN and after.parent_id is not None:
         found.append((after.parent_id, True))
     parked = after.state is State.WAITING and before.state is not State.WAITING
     if parked and awaits_children(after.wait_for):
@@ -38,9 +41,10 @@ def marks(before: Draft, after: Draft) -> list[tuple[JobId, bool]]:
     return found
 
 
-def is_child(record: Draft) -> bool:
-    """Whether it was spawned by its parent, and is not its retry, redrive or compensation."""
-    return record.link_kind is Link.CHILD
+def may_go_on(record: Draft) -> bool:
+    """Whether a job that has ended may live on in a linked retry (A16)."""
+    ended = record.state in TERMINAL and record.state is not State.SUCCEEDED
+    return ended and not record.policy.idempotent
 
 
 def forsakes(parent: Draft) -> bool:

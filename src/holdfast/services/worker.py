@@ -22,10 +22,10 @@ from holdfast.flow.children import tend
 from holdfast.flow.finish import after_shutdown
 from holdfast.identity import jitter, mint_request, mint_worker
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.family import awaits_children
+from holdfast.lifecycle.family import KIN, awaits_children
 from holdfast.lifecycle.job import Actor, JobId
 from holdfast.lifecycle.retry import release_costs
-from holdfast.lifecycle.states import Cancel, Link, Role
+from holdfast.lifecycle.states import Cancel, Role
 from holdfast.points import reach
 from holdfast.ports import Announcement, Claimed, ClaimRequest, Store
 from holdfast.services.attempts import Attempts, Children
@@ -41,7 +41,6 @@ from holdfast.telemetry import Meters
 from holdfast.telemetry.pulse import measure_lag
 
 log = logging.getLogger(__name__)
-_CHILD = Link.CHILD
 
 CLAIM_LIMIT = 500
 UNCONFIRMED_LIMIT = 4 * BATCH
@@ -379,7 +378,7 @@ class Worker:
         """Take note that all of a job's commands are written (the desk's word)."""
         if held.gone:
             record = held.record
-            if record.link_kind is _CHILD or awaits_children(record.wait_for):
+            if record.link_kind in KIN or awaits_children(record.wait_for):
                 # Sweeps would do it too: this only spares the parent their tick.
                 self._families.set()
             self._forget(held)

@@ -11,14 +11,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.lifecycle.family import marks
+from holdfast.lifecycle.family import KIN, marks
 from holdfast.lifecycle.job import NO_FACTS, Change, Draft, Job, JobId, NewJob
-from holdfast.lifecycle.states import BEATS, EventType, Link
+from holdfast.lifecycle.states import BEATS, EventType
 from holdfast.lifecycle.times import After, encode
 from holdfast.lifecycle.transitions import may_follow
 from holdfast.stores.columns import tuple_text
 
-_CHILD = Link.CHILD
 ORDINARY = frozenset({EventType.STARTED, EventType.SUCCEEDED, EventType.PROGRESSED, *BEATS})
 
 
@@ -104,7 +103,7 @@ def _follows(before: Change, change: Change) -> bool:
 
 
 def _is_ordinary(chain: list[Change]) -> bool:
-    if chain[0].record.link_kind is _CHILD:
+    if chain[0].record.link_kind in KIN:
         return False
     for change in chain:
         event = change.event

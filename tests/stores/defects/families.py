@@ -26,10 +26,11 @@ class MarksNobodyAtAnEnd(Marking):
         "test_the_birth_and_every_end_of_a_child_mark_its_parent",
         "test_a_child_that_starts_and_ends_in_one_commit_marks_its_parent",
         "test_a_wait_for_children_marks_the_job_that_waits",
-        "test_a_requested_cancel_marks_a_job_with_live_children",
-        "test_every_end_but_success_marks_a_job_with_live_children",
+        "test_a_requested_cancel_marks_a_job_with_children",
+        "test_every_end_but_success_marks_a_job_with_children",
         "test_a_cancelled_parent_in_the_queue_is_marked",
         "test_a_mark_that_came_since_stays",
+        "test_the_end_of_a_linked_retry_marks_the_try_before",
     )
 
     async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
@@ -50,12 +51,12 @@ class MarksNobodyAtABirth(Marking):
 
 
 class MarksForEveryLink(Marking):
-    caught_by = ("test_a_retry_a_redrive_and_a_compensation_mark_nobody",)
+    caught_by = ("test_a_redrive_and_a_compensation_mark_nobody",)
 
     async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
         outcomes = await self.inner.commit(changes)
         for change in changes:
-            if change.next.terminal and change.next.link_kind not in (None, Link.CHILD):
+            if change.next.terminal and change.next.link_kind not in (None, Link.CHILD, Link.RETRY):
                 await self.mark(change.next.parent_id or change.id)
         return outcomes
 

@@ -286,14 +286,15 @@ b AS (
 ),
 
 -- name: commit_marks
--- Families that have to be looked at after accepted changes: for certain, or if the job has live
+-- Families that have to be looked at after accepted changes: for certain, or if the job has
 -- children at all. $38 to $40: the changed job, the marked one, whether it is certain.
 m AS (
     INSERT INTO marks (id)
     SELECT d.marked
     FROM unnest($38::uuid[], $39::uuid[], $40::boolean[]) AS d(id, marked, certain)
     WHERE d.id IN (SELECT id FROM u) AND (d.certain OR EXISTS (
-        SELECT 1 FROM jobs AS c WHERE c.live_parent_id = d.marked OFFSET 0))
+        SELECT 1 FROM jobs AS c WHERE c.parent_id = d.marked AND c.link_kind = {{link.child}}
+        OFFSET 0))
 ),
 
 -- name: free_keys

@@ -8,9 +8,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from holdfast.lifecycle.family import KIN
 from holdfast.lifecycle.job import NO_FACTS, Change, Job
 from holdfast.lifecycle.rebase import has_landed
-from holdfast.lifecycle.states import BEATS, Link
+from holdfast.lifecycle.states import BEATS
 from holdfast.lifecycle.submit import freed_keys
 from holdfast.ports import Committed, Lost, Outcome, Rejected, SubmitRefused
 from holdfast.stores.batch import STALE, Fold, fold, stamp
@@ -20,7 +21,6 @@ from holdfast.stores.sqlite.shapes import ORDINARY, ORDINARY_EVENTS, Shape, shap
 from holdfast.stores.sqlite.submit import submit
 from holdfast.stores.sqlite.turn import Turn
 
-_CHILD = Link.CHILD
 _BEAT_CODES = frozenset(kind.code for kind in BEATS)
 
 
@@ -75,7 +75,7 @@ def _lay_out(turn: Turn, one: Fold) -> Write:
     floor: Any = before.updated_at
     id_ = before.id.bytes
     base = now if now > floor else floor
-    ordinary, fenced = before.link_kind is not _CHILD, False
+    ordinary, fenced = before.link_kind not in KIN, False
     events = []
     for change in changes:
         event = change.event

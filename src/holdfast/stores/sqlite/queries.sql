@@ -129,9 +129,10 @@ UPDATE jobs SET :columns FROM d WHERE jobs.id = d.id AND +jobs.rev = d.expected
 INSERT INTO marks (id) VALUES (?)
 
 -- name: mark_parent
--- The same, if the job has live children at all.
+-- The same, if the job has children at all.
 INSERT INTO marks (id)
-SELECT ?1 WHERE EXISTS (SELECT 1 FROM jobs WHERE live_parent_id = ?1)
+SELECT ?1 WHERE EXISTS (
+    SELECT 1 FROM jobs WHERE parent_id = ?1 AND link_kind = {{link.child}})
 
 -- name: free_keys
 -- Free keys whose term ended with this write: kinds are a bit mask.

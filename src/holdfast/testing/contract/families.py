@@ -83,9 +83,18 @@ class Families:
 
         assert await marked(store) == []
 
-    async def test_a_retry_a_redrive_and_a_compensation_mark_nobody(self, store: Store) -> None:
+    async def test_the_end_of_a_linked_retry_marks_the_try_before(self, store: Store) -> None:
+        # That may have been a child: its parent waits for the last try.
+        first = await job_in(store, State.FAILED)
+        again = await running_job(store, parent_id=first.id, link_kind=Link.RETRY)
+        assert await marked(store) == []
+        await end(store, again)
+
+        assert await marked(store) == [first.id]
+
+    async def test_a_redrive_and_a_compensation_mark_nobody(self, store: Store) -> None:
         first = await submit_one(store)
-        for link in OTHER_LINKS:
+        for link in (Link.REDRIVE, Link.COMPENSATION):
             await job_in(store, State.FAILED, parent_id=first.id, link_kind=link)
 
         assert await marked(store) == []
@@ -131,17 +140,18 @@ class Families:
 
         assert await marked(store) == []
 
-    async def test_a_requested_cancel_marks_a_job_with_live_children(self, store: Store) -> None:
+    async def test_a_requested_cancel_marks_a_job_with_children(self, store: Store) -> None:
         alone, parent, past = [await running_job(store) for _ in range(3)]
         await child_of(store, parent)
-        await child_of(store, past, State.SUCCEEDED)
+        await child_of(store, past, State.FAILED)
         await unmarked(store)
         for job in (alone, parent, past):
             await do(store, job, c.RequestCancel(actor=CONTROL))
 
-        assert await marked(store) == [parent.id]
+        # Also where all have ended: one may live on in a linked retry.
+        assert await marked(store) == [parent.id, past.id]
 
-    async def test_every_end_but_success_marks_a_job_with_live_children(self, store: Store) -> None:
+    async def test_every_end_but_success_marks_a_job_with_children(self, store: Store) -> None:
         for state, way_out in WAYS_OUT.items():
             if state not in TERMINAL:
                 continue

@@ -10,6 +10,17 @@ from tests.support.postgres import PostgresCluster
 pytest_plugins = ["tests.support.no_skips"]
 
 
+LIVE = ("crashes", "chaos")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make test` runs apart."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).parts[0] in LIVE:
+            item.add_marker(pytest.mark.live)
+
+
 @pytest.fixture(scope="session")
 def postgres_cluster() -> Iterator[PostgresCluster]:
     """One server per test process, started when first asked for.

@@ -22,7 +22,7 @@ OWN = (JOBS - CONTESTED) // PROCESSES
 LIMIT_SECONDS = 600.0
 
 # In one place: starting 64 interpreters is most of the work, and is done once per store.
-pytestmark = [pytest.mark.xdist_group("claimers"), pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.crowd, pytest.mark.timeout(700)]
 
 
 class Crowd(NamedTuple):

@@ -32,7 +32,7 @@ async def store(sqlite_path: Path) -> AsyncIterator[SqliteStore]:
     await store.close()
 
 
-@pytest.mark.xdist_group("claimers")
+@pytest.mark.crowd
 async def test_64_processes_on_a_new_file_are_never_told_that_it_is_locked(
     sqlite_path: Path,
 ) -> None:

@@ -25,7 +25,7 @@ def test_a_coroutine_function_is_run_too() -> None:
     assert run_together(process_targets.double, [{"number": n} for n in (1, 2, 3)]) == [2, 4, 6]
 
 
-@pytest.mark.xdist_group("claimers")
+@pytest.mark.crowd
 def test_64_processes_start_within_seconds() -> None:
     begun = time.monotonic()
     results = run_together(process_targets.double, [{"number": n} for n in range(64)])

@@ -17,7 +17,12 @@ from tests.docs.pages import ROOT, Page, pages
 
 pytest_plugins = ["pytester"]
 WITH_CODE = [page for page in pages() if any(page.blocks()) and page.run_by is None]
-INI = "[pytest]\nasyncio_mode = auto\naddopts = -p no:cacheprovider --strict-markers\n"
+INI = """
+    [pytest]
+    asyncio_mode = auto
+    asyncio_default_fixture_loop_scope = function
+    addopts = --strict-markers -p no:cacheprovider
+"""
 
 
 @pytest.fixture
@@ -68,7 +73,7 @@ def test_the_tests_of_a_page_pass(page: Page, pytester: pytest.Pytester) -> None
     pytester.makeini(INI)
     pytester.makepyfile(test_page="\n\n".join(block.source for block in blocks))
     tests = sum("def test_" in block.source for block in blocks)
-    outcomes = pytester.runpytest_subprocess().parseoutcomes()
+    outcomes = pytester.runpytest_inprocess().parseoutcomes()
     assert set(outcomes) == {"passed"}, outcomes
     assert outcomes["passed"] >= tests > 0
 

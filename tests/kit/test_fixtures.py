@@ -9,6 +9,12 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
+INI = """
+    [pytest]
+    asyncio_default_fixture_loop_scope = function
+    addopts = --strict-markers -p no:cacheprovider
+"""
+
 CONFTEST = """
     import pytest
     from holdfast import Holdfast
@@ -29,7 +35,7 @@ CONFTEST = """
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     """Somebody's own test suite."""
     pytester.makeconftest(CONFTEST)
-    pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\n")
+    pytester.makeini(INI)
     return pytester
 
 
@@ -59,7 +65,7 @@ def test_an_app_of_ones_own_and_how_its_kit_is_set_up(suite: pytest.Pytester) ->
             assert job.result_sync() == 8
         """
     )
-    suite.runpytest_subprocess().assert_outcomes(passed=3)
+    suite.runpytest_inprocess().assert_outcomes(passed=3)
 
 
 def test_a_failed_test_is_told_once_and_an_unmet_plan_by_itself(suite: pytest.Pytester) -> None:
@@ -78,7 +84,7 @@ def test_a_failed_test_is_told_once_and_an_unmet_plan_by_itself(suite: pytest.Py
             holdfast_kit.crash_after("nowhere")
         """
     )
-    suite.runpytest_subprocess().assert_outcomes(failed=1, passed=1, errors=1)
+    suite.runpytest_inprocess().assert_outcomes(failed=1, passed=1, errors=1)
 
 
 def test_the_plugin_costs_nothing_where_it_is_not_used() -> None:

@@ -8,11 +8,12 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import pytest
 
 from holdfast import Holdfast
 from tests.enlisting.callers import DRIVERS, Asyncpg, Caller
-from tests.stores.ledgers import somebody_waits_for
+from tests.stores.ledgers import assert_proven, somebody_waits_for
 from tests.support.postgres import PostgresCluster
 from tests.support.waiting import wait_until
 
@@ -173,6 +174,59 @@ async def test_a_policy_that_could_not_be_written_ahead_comes_with_the_job(
     await first.commit()
     record = (await app.get(handle.id)).record
     assert (record.policy.max_attempts, record.needs) == (20, frozenset({"a-third-one"}))
+
+
+async def test_who_waits_for_a_key_holds_none_that_comes_after_it(
+    app: Holdfast, first: Asyncpg, postgres_cluster: PostgresCluster
+) -> None:
+    """So nobody waits in a circle: all take keys in one order, whatever the order of the calls."""
+    task: Any = app.tasks["ship"]
+    await first.submit(task, 1, dedupe_key="a")
+    second = await opened(Asyncpg, app.url, "READ COMMITTED")
+    calls = [task.options(dedupe_key=key).prepare(2) for key in "cba"]
+    waiting = asyncio.create_task(app.submit_many_in(second.connection, calls))
+    await somebody_waits_for(first.connection, postgres_cluster)
+
+    async with asyncio.timeout(5):
+        between = await task.options(dedupe_key="b").submit(3)
+    await first.commit()
+    handles = await waiting
+    await second.commit()
+
+    assert [handle.created for handle in handles] == [True, False, False]
+    assert handles[1].id == between.id
+    await second.close()
+
+
+PAUSE = """
+CREATE FUNCTION pause() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$;
+CREATE TRIGGER pause AFTER INSERT ON keys FOR EACH STATEMENT EXECUTE FUNCTION pause()
+"""
+
+
+async def test_a_key_that_is_freed_while_its_holder_is_looked_up_is_had(
+    postgres_url: str, postgres_cluster: PostgresCluster
+) -> None:
+    async with Holdfast(postgres_url) as app:
+        task = app.task(_new).options(dedupe_key="order-1", unique="live")
+        there = await task.submit(1)
+        gate = await asyncpg.connect(postgres_url)
+        await gate.execute(PAUSE)
+        await gate.execute("SELECT pg_advisory_lock(1)")
+        caller = await opened(Asyncpg, postgres_url, "READ COMMITTED")
+        waiting = asyncio.create_task(task.submit_in(caller.connection, 1))
+        # It has been refused the key, and has not asked yet who holds it.
+        await somebody_waits_for(gate, postgres_cluster)
+        await there.cancel()
+        await gate.execute("SELECT pg_advisory_unlock(1)")
+        handle = await waiting
+        await caller.commit()
+
+        assert handle.created
+        await assert_proven(await app.store())
+        await caller.close()
+        await gate.close()
 
 
 DIES = """

@@ -14,6 +14,7 @@ from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Kind, Link, Priority
 from holdfast.lifecycle.times import SECOND, After
 from holdfast.ports import SubmitOutcome, SubmitRefused
+from holdfast.stores.postgres.connections import SETTINGS
 from holdfast.stores.postgres.enlisted import enlist_sql, enlist_text, read_outcomes
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.submitting import Enlisted
@@ -161,3 +162,12 @@ def any_job(chance: random.Random, known: Sequence[str]) -> NewJob:
     if chance.random() < 0.1:
         wishes["job_id"] = chance.choice(known)
     return new_job(**wishes)
+
+
+async def test_the_function_plans_as_the_stores_own_connections_do(pair: Pair) -> None:
+    rows = await pair.caller.fetchval(
+        "SELECT proconfig FROM pg_proc WHERE oid = 'holdfast_submit(jsonb)'::regprocedure"
+    )
+    told = dict(row.split("=", 1) for row in rows)
+    assert told.pop("search_path") == "public, pg_temp"
+    assert told | {"default_transaction_isolation": "read committed"} == SETTINGS

@@ -162,3 +162,12 @@ def test_an_app_that_is_not_there_is_told_in_one_line(place: Path, app: str, sai
         assert process.wait(30) == 2
         assert process.stderr is not None
         assert said in process.stderr.read()
+
+
+def test_a_worker_whose_store_is_away_waits_for_it_and_can_be_stopped(place: Path) -> None:
+    with worker(place, "--url", "postgresql://nobody@127.0.0.1:1/none") as process:
+        assert process.stderr is not None
+        while "does not answer yet" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 1

@@ -10,7 +10,17 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.running import DEFAULT_URL, AsJson, Url, err, out, print_json, run, with_store
+from holdfast.cli.running import (
+    DEFAULT_URL,
+    FOUND_PROBLEMS,
+    AsJson,
+    Url,
+    err,
+    out,
+    print_json,
+    run,
+    with_store,
+)
 from holdfast.flow.recover import Swept
 from holdfast.ports import Store
 from holdfast.services.reconciler import TICK_SECONDS, Reconciler
@@ -47,8 +57,10 @@ def reconcile(
         name = f"{socket.gethostname()}-{os.getpid()}"
         reconciler = Reconciler(store, name, jitter=_jitter, tick_seconds=tick, on_sweep=say)
         if once:
-            while (await reconciler.sweep()).written:
+            while (report := await reconciler.sweep()).written:
                 pass
+            if report.failed:
+                raise typer.Exit(FOUND_PROBLEMS)
             return
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -9,18 +9,21 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Annotated, Any
 
 import typer
 
 from holdfast.app import Holdfast
 from holdfast.cli.running import FOUND_PROBLEMS, err, run
+from holdfast.errors import HoldfastError
 from holdfast.logs import LogFormat, configure_logging
 from holdfast.services.crew import MEMBER, Crew, watch_lifeline
 from holdfast.services.worker import GRACE_SECONDS, POLL_SECONDS, Worker
 from holdfast.telemetry.depths import Depths, watch_depths
 from holdfast.telemetry.serving import serve_metrics
+
+NOT_BEGUN = -FOUND_PROBLEMS
 
 
 def register(app: typer.Typer) -> None:
@@ -82,11 +85,7 @@ def worker(
     configure_logging(log_format, log_level, worker=made.name)
     err.print(f"worker {made.name} serves {queues} of {app!r}", markup=False)
     metrics = None if metrics_port is None else (metrics_host, _own_port(metrics_port))
-    code = run(_serve(app, made, metrics))
-    logging.shutdown()
-    sys.stdout.flush()
-    # Not by returning: the interpreter would wait for a thread that cannot be killed.
-    os._exit(code)
+    raise typer.Exit(run(_serve(app, made, metrics)))
 
 
 async def _serve(app: Holdfast, made: Worker, metrics: tuple[str, int] | None) -> int:
@@ -95,22 +94,47 @@ async def _serve(app: Holdfast, made: Worker, metrics: tuple[str, int] | None) -
     _on_signals(ended.set)
     watch_lifeline(ended)
     with ExitStack() as stack:
-        watching = None
         if metrics is not None:
             depths = Depths(made.meters)
             server = stack.enter_context(serve_metrics(made.meters, *metrics, depths=depths))
             err.print(f"metrics at {server.url}", markup=False)
-            watching = asyncio.create_task(watch_depths(depths, await app.store()))
-        async with made:
-            await _first_of(ended.wait(), made.stopped())
-            _on_signals(made.hurry)
-        if watching is not None:
-            watching.cancel()
+            watching = asyncio.create_task(_watch_depths(app, depths))
+            stack.callback(watching.cancel)
+        code = await _work(made, ended)
     await app.close()
     if made.failed is not None:
         err.print(f"error: {made.failed}", style="red", markup=False)
-        return FOUND_PROBLEMS
-    return 0
+    if code != NOT_BEGUN and made.left_running:
+        logging.shutdown()
+        sys.stdout.flush()
+        # Not by returning: the interpreter would wait for a thread that cannot be killed.
+        os._exit(code)
+    return abs(code)
+
+
+async def _work(made: Worker, ended: asyncio.Event) -> int:
+    """Begin, wait for the end, and end; a worker whose store is away can be stopped, too."""
+    beginning = asyncio.create_task(made.__aenter__())
+    await _first_of(asyncio.wait([beginning]), ended.wait())
+    if not beginning.done():
+        beginning.cancel()
+        err.print("stopped before the store could be reached", markup=False)
+        return NOT_BEGUN
+    await beginning
+    await _first_of(ended.wait(), made.stopped())
+    _on_signals(made.hurry)
+    with suppress(Exception):  # it is told from `failed`
+        await made.__aexit__(None, None, None)
+    return 0 if made.failed is None else FOUND_PROBLEMS
+
+
+async def _watch_depths(app: Holdfast, depths: Depths) -> None:
+    """Count the queues now and then, as soon as the store can be reached."""
+    while True:
+        try:
+            return await watch_depths(depths, await app.store())
+        except HoldfastError:
+            await asyncio.sleep(1)
 
 
 def _on_signals(react: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ from holdfast.lifecycle.decide import decide
 from holdfast.lifecycle.job import Actor, Change, Job, JobId, Refusal
 from holdfast.lifecycle.retry import COMPENSATION_FAILED, exhausted, is_compensation, loss_costs
 from holdfast.lifecycle.states import OWNED, EventType, State
-from holdfast.ports import Committed, Due, Store
+from holdfast.ports import Committed, Due, Rejected, Store
 
 WIDENINGS = 4
 """How often a sweep doubles its limit to see past jobs that it may not touch."""
@@ -61,6 +61,8 @@ async def sweep(
     for change, outcome in zip(changes, await store.commit(changes), strict=True):
         if isinstance(outcome, Committed):
             report.count(change)
+        elif isinstance(outcome, Rejected):
+            report.failed[change.id] = outcome.message
         else:
             report.lost += 1
     return report

@@ -255,16 +255,24 @@ class Attempts:
                 )
 
     def progress(self, held: Held, body: Body) -> None:
-        """Post how far a handler is; what it said before and is not yet written is replaced."""
+        """Post how far a handler is; what it said before and is not yet written is replaced.
+
+        Not once it has ended: what it left running must not speak over its outcome.
+        """
+        if held not in self.running:
+            return
         command = c.Progress(actor=held.actor, body=body)
         last = len(held.commands) - 1
-        if last >= held.in_flight and isinstance(held.commands[last], c.Progress):
+        before = held.commands[last] if last >= held.in_flight else None
+        if isinstance(before, c.Progress) and not before.unkillable:
             held.commands[last] = command
         else:
             self._desk.post(held, command)
 
     def heartbeat(self, held: Held) -> None:
         """Post a renewal in the handler's own name."""
+        if held not in self.running:
+            return
         self._desk.post(held, c.Heartbeat(actor=held.actor, by_handler=True))
 
     def ask(self, held: Held, request: Request, answer: Callable[[Reply], None]) -> None:

@@ -34,6 +34,8 @@ FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 5.0
 
 
+ON_THE_WAY = frozenset({c.Start, c.Step, c.Progress, c.Heartbeat, c.Wait})
+"""What a handler that runs may ask for; everything else is an attempt's end."""
 GONE = Refusal(code="lease_lost", message="the job is no longer this attempt's")
 
 
@@ -115,6 +117,9 @@ class Desk:
     async def _flush(self) -> bool:
         """Commit one batch; false where the store could not, and all of it waits still."""
         batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+        for held in batch:
+            if held.unsure_since is not None and held.asked:
+                await self._settle_unsure(held)
         sent = [one for held in batch if (one := self._decide(held)) is not None]
         if not sent:
             return True
@@ -128,7 +133,7 @@ class Desk:
         reach("commit.answered")
         self.trouble = None
         self._meters.committed(len(sent))
-        await self._settle_all(sent, outcomes, sent_at)
+        self._settle_all(sent, outcomes, sent_at)
         return True
 
     def _decide(self, held: Held) -> Sent | None:
@@ -140,7 +145,7 @@ class Desk:
         try:
             changes = self._changes(held, commands)
         except BadData as error:
-            self._substitute(held, "validation_failed", "output", error)
+            self._unfit(held, "validation_failed", "output", error)
             return None
         if changes is None:
             return None
@@ -190,31 +195,38 @@ class Desk:
         later, self._waiting = self._waiting, []
         for one in sent:
             one.held.in_flight = 0
-            one.held.unsure = True
+            if one.held.unsure_since is None:
+                one.held.unsure_since = one.changes[0].record.rev
             self._list(one.held)
         self._waiting += later
 
-    async def _settle_all(self, sent: list[Sent], outcomes: list[Outcome], sent_at: float) -> None:
+    async def _settle_unsure(self, held: Held) -> None:
+        """Find out, before it is decided again, whether what was asked for had been written.
+
+        By its request_id, and before: the record that others have shown us meanwhile may be the one
+        that it led to, and a step decided upon that would be a second one.
+        """
+        after, held.unsure_since = held.unsure_since or 0, None
+        try:
+            events = await self._store.events(held.record.id, after=after)
+            current = (await self._store.get([held.record.id]))[0]
+        except HoldfastError as error:
+            held.unsure_since = after
+            log.warning("it could not be told whether a write had landed: %s", error)
+            return
+        landed = {event.request_id for event in events} - {None}
+        written = [at for at, one in enumerate(held.commands, 1) if one.request_id in landed]
+        if written and current is not None:
+            held.learn(current)
+            held.in_flight = written[-1]
+            self._written(held)
+
+    def _settle_all(self, sent: list[Sent], outcomes: list[Outcome], sent_at: float) -> None:
         at = -1
         for one in sent:
             # A job's changes are written all or none: the last outcome is that of each.
             at += len(one.changes)
-            outcome = outcomes[at]
-            if type(outcome) is Lost and one.held.asked and one.held.unsure:
-                outcome = await self._look_again(one, outcome)
-            self._settle(one, outcome, sent_at)
-
-    async def _look_again(self, sent: Sent, lost: Lost) -> Outcome:
-        """Tell a miss from a write whose reply was lost, by the request ids in the ledger."""
-        mine = {change.event.request_id for change in sent.changes} - {None}
-        try:
-            after = sent.changes[0].record.rev
-            events = await self._store.events(sent.held.record.id, after=after)
-        except HoldfastError as error:
-            log.warning("it could not be told whether a write had landed: %s", error)
-            return lost
-        landed = mine <= {event.request_id for event in events}
-        return Committed(lost.current) if landed and mine and lost.current is not None else lost
+            self._settle(one, outcomes[at], sent_at)
 
     def _settle(self, sent: Sent, outcome: Outcome, sent_at: float) -> None:
         held = sent.held
@@ -229,7 +241,7 @@ class Desk:
         else:
             held.in_flight = 0
             refusal = HoldfastError(f"the store refused it: {outcome}")
-            self._substitute(held, "infrastructure_failure", "commit", refusal)
+            self._unfit(held, "infrastructure_failure", "commit", refusal)
 
     def _accepted(self, sent: Sent, job: Job, sent_at: float) -> None:
         held = sent.held
@@ -245,7 +257,7 @@ class Desk:
         written = held.commands[: held.in_flight]
         del held.commands[: held.in_flight]
         held.in_flight = 0
-        held.unsure = False
+        held.unsure_since = None
         if not held.commands and not held.mine:
             held.gone = True
         held.answer(written, None)
@@ -270,6 +282,22 @@ class Desk:
             held.learn(current)
             self._list(held)
 
+    def _unfit(self, held: Held, code: str, stage: str, error: HoldfastError) -> None:
+        """Do without what cannot be written: told to whoever asked for it, else it was the end."""
+        on_the_way = [one for one in held.commands if type(one) in ON_THE_WAY]
+        if not on_the_way or len(on_the_way) < len(held.commands):
+            self._substitute(held, code, stage, error)
+            return
+        log.error("job %s: %s", held.record.public_id, error)
+        kept: list[c.Command] = [one for one in held.commands if one is START]
+        if len(kept) == len(held.commands):
+            self._lose(held, str(error))
+            return
+        held.answer(held.commands, Refusal(code=error.reason_code, message=str(error)))
+        held.commands = kept
+        if kept:
+            self._list(held)
+
     def _substitute(self, held: Held, code: str, stage: str, error: BaseException) -> None:
         """End a job whose end cannot be written by saying that, once."""
         log.error("job %s: %s", held.record.public_id, error)
@@ -278,15 +306,20 @@ class Desk:
             return
         held.substituted = True
         last = dead_letter(held.record, held.actor, code, stage, error)
+        held.answer(held.commands, GONE)
         held.commands = [*(one for one in held.commands if one is START), last]
         self._list(held)
 
-    def _lose(self, held: Held, why: str) -> None:
+    def drop(self, held: Held) -> None:
+        """Write nothing more for a job; whoever waits for it is told."""
         held.gone = True
         held.answer(held.commands, GONE)
         held.commands.clear()
         held.in_flight = 0
         held.tell_confirmed()
+
+    def _lose(self, held: Held, why: str) -> None:
+        self.drop(held)
         self._listener.lost(held, why)
 
 

@@ -53,7 +53,7 @@ class Held:
         "substituted",
         "task",
         "unkillable",
-        "unsure",
+        "unsure_since",
     )
 
     def __init__(
@@ -68,15 +68,15 @@ class Held:
         self.task = task
         # From when the request was sent: a slow reply must not stretch the lease.
         self.proven_until = asked_at + record.policy.lease / 1e6
-        self.deadline_at = _deadline(record, asked_at)
+        self.deadline_at = _deadline(record, self.claimed_at)
         """The job's deadline by the monotonic clock."""
         self.commands: list[Command] = []
         self.asked: dict[int, asyncio.Future[Refusal | None]] = NOBODY
         """Who waits to hear what became of a command, by the command's identity."""
         self.in_flight = 0
         """How many of the commands the commit under way carries."""
-        self.unsure = False
-        """Whether an earlier commit of what is posted may have landed."""
+        self.unsure_since: int | None = None
+        """The revision after which an earlier commit of what is posted may have landed."""
         self.listed = False
         self.rebases = 0
         self.begun_at = 0.0
@@ -149,8 +149,9 @@ class Held:
         return Start(actor=self.actor, ago=min(ago, self.record.policy.running_lease // 2))
 
 
-def _deadline(record: Job, asked_at: float) -> float | None:
-    # The claim was written at `updated_at` by the store's clock, and not before it was asked for.
+def _deadline(record: Job, answered_at: float) -> float | None:
+    # The claim was written at `updated_at` by the store's clock, before it was answered: counted
+    # from then, a job is never ended early, however long the claim took.
     if record.deadline_at is None:
         return None
-    return asked_at + (record.deadline_at - record.updated_at) / 1e6
+    return answered_at + (record.deadline_at - record.updated_at) / 1e6

@@ -23,6 +23,7 @@ from holdfast.telemetry import Meters
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
+LEASES_SECONDS = 0.5
 ANNOUNCE_EVERY = 5
 MISSING_LIMIT = 500
 """How many jobs that were taken away are looked at in one round."""
@@ -65,7 +66,6 @@ class Patrol:
         pulse = self._meters.pulse("patrol", limit_seconds=30 + 5 * self._tick)
         try:
             while True:
-                self._check_leases()
                 try:
                     await self._ask_store()
                 except HoldfastError as error:
@@ -76,6 +76,18 @@ class Patrol:
                 await asyncio.sleep(self._tick)
         finally:
             pulse.stop()
+
+    async def watch_leases(self) -> None:
+        """Look at the leases until cancelled: apart, because a store that is away answers late."""
+        while True:
+            self._check_leases()
+            await asyncio.sleep(min(self._tick, LEASES_SECONDS))
+
+    async def give_back_strays(self) -> None:
+        """Release, at the end, what a claim may have brought whose reply was never read."""
+        for job in await self._store.owned(self._announcement.name):
+            if job.id not in self._held:
+                await self._give_back(job)
 
     def _check_leases(self) -> None:
         """Give up what may be somebody else's by now: the keeper could not renew it in time."""

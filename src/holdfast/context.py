@@ -12,18 +12,23 @@ import threading
 import time
 from collections.abc import Callable, Generator, MutableMapping
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
 
+from holdfast.durable.children import ChildHandle, Spawnable, child_submission, gather, spawn
 from holdfast.durable.messages import Reply, Request
-from holdfast.durable.replay import Durable, step_terms
+from holdfast.durable.replay import Durable, Steps, step_terms
+from holdfast.errors import HoldfastError
 from holdfast.lifecycle.payload import Body, encode_body
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.ports import Claimed
 from holdfast.spans import Span, span_seconds
+from holdfast.telemetry.tracing import current_traceparent
 
+P = ParamSpec("P")
+R = TypeVar("R")
 TRACEPARENT = "traceparent"
 """The key under which a job's `env` carries the W3C trace context of its submitter."""
 
@@ -267,6 +272,39 @@ class Context:
         limit = None if timeout is None else span_seconds(timeout, "timeout")
         return await self.durable.drive(self.durable.wait_for(signal, limit))
 
+    async def spawn(
+        self, task: Spawnable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> ChildHandle[R]:
+        """Submit a child, once, whatever happens to this attempt: a later one gets the same.
+
+        It has this job's tenant, correlation and trace, and no later deadline. It is cancelled when
+        this job is, or ends without success.
+        """
+        return await self.durable.drive(self.spawning(task, *args, **kwargs))  # type: ignore[no-any-return]
+
+    @overload
+    async def gather(
+        self, *children: ChildHandle[R], return_errors: Literal[False] = ...
+    ) -> list[R]: ...
+    @overload
+    async def gather(
+        self, *children: ChildHandle[R], return_errors: bool
+    ) -> list[R | HoldfastError]: ...
+    async def gather(self, *children: ChildHandle[Any], return_errors: bool = False) -> list[Any]:
+        """Park the job until these children have ended; returns their results in this order.
+
+        If one ended without a result, JobFailed, JobCancelled, … is raised; `return_errors` puts it
+        in the result's place instead.
+        """
+        steps = gather(self.durable, children, return_errors=return_errors)
+        return await self.durable.drive(steps)  # type: ignore[no-any-return]
+
+    def spawning(self, task: Spawnable[P, R], *args: P.args, **kwargs: P.kwargs) -> Steps:
+        """Prepare to spawn: bad arguments raise here."""
+        traceparent = current_traceparent() or self.job.traceparent
+        child = child_submission(task.prepare(*args, **kwargs), traceparent)
+        return spawn(self.durable, task, child)
+
     @property
     def sync(self) -> SyncCalls:
         """The durable calls for a handler that is no coroutine: they block its thread."""
@@ -346,6 +384,20 @@ class SyncCalls:
         limit = None if timeout is None else span_seconds(timeout, "timeout")
         durable = self._context.durable
         return durable.drive_sync(durable.wait_for(signal, limit))
+
+    def spawn(self, task: Spawnable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> ChildHandle[R]:
+        """Submit a child, once; see `Context.spawn`."""
+        context = self._context
+        return context.durable.drive_sync(context.spawning(task, *args, **kwargs))  # type: ignore[no-any-return]
+
+    @overload
+    def gather(self, *children: ChildHandle[R], return_errors: Literal[False] = ...) -> list[R]: ...
+    @overload
+    def gather(self, *children: ChildHandle[R], return_errors: bool) -> list[R | HoldfastError]: ...
+    def gather(self, *children: ChildHandle[Any], return_errors: bool = False) -> list[Any]:
+        """Park the job until these children have ended; see `Context.gather`."""
+        durable = self._context.durable
+        return durable.drive_sync(gather(durable, children, return_errors=return_errors))  # type: ignore[no-any-return]
 
 
 def _job_facts(claimed: Claimed) -> JobFacts:

@@ -6,45 +6,20 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
-from holdfast.errors import (
-    HoldfastError,
-    JobCancelled,
-    JobDeadLettered,
-    JobDenied,
-    JobError,
-    JobFailed,
-    JobTimedOut,
-    NoSuchJob,
-    ResultErased,
-)
+from holdfast.errors import NoSuchJob
 from holdfast.flow import intervene
 from holdfast.flow.history import ReadEvent, history
+from holdfast.flow.outcomes import last_event, linked_retry, outcome_of
 from holdfast.flow.redrive import redrive
 from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent
-from holdfast.lifecycle.payload import decode_body, encode_body
-from holdfast.lifecycle.states import EventType, State
+from holdfast.lifecycle.payload import encode_body
+from holdfast.lifecycle.states import State
 from holdfast.ports import Store
 from holdfast.spans import Span, span_seconds
 
 T = TypeVar("T")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-
-ENDINGS = (
-    EventType.SUCCEEDED,
-    EventType.FAILED,
-    EventType.CANCELLED,
-    EventType.TIMED_OUT,
-    EventType.DENIED,
-    EventType.DEAD_LETTERED,
-)
-_ERRORS: dict[State, type[JobError]] = {
-    State.FAILED: JobFailed,
-    State.CANCELLED: JobCancelled,
-    State.TIMED_OUT: JobTimedOut,
-    State.DENIED: JobDenied,
-    State.DEAD_LETTERED: JobDeadLettered,
-}
 
 
 class Home(Protocol):
@@ -136,17 +111,14 @@ class JobHandle(Generic[R_co]):
         return await self._linked_retry(await self._last_event())
 
     async def _linked_retry(self, last: LoggedEvent | None) -> JobHandle[R_co] | None:
-        if last is None or last.type is EventType.SUCCEEDED or last.facts.link is None:
-            return None
-        found = (await (await self._home.store()).get([last.facts.link]))[0]
+        found = await linked_retry(await self._home.store(), last)
         return None if found is None else JobHandle(found, self._home, self._read_result)
 
     def _outcome(self, last: LoggedEvent | None, first_id: str) -> R_co:
-        if self.record.state is not State.SUCCEEDED:
-            raise _job_error(self.record, last, first_id)
-        if last is None or (last.body is None and last.digest is not None):
-            raise ResultErased(f"the result of job {self.id} was erased", job_id=self.id)
-        return self._read_result(last.body)
+        outcome = outcome_of(self.record, last, first_id)
+        if (error := outcome.error()) is not None:
+            raise error
+        return self._read_result(outcome.body)
 
     async def cancel(self, *, hard: bool = False, reason: str | None = None) -> State:
         """Cancel it: at once if nobody runs it, else by asking its worker (`hard`: to kill it).
@@ -207,38 +179,4 @@ class JobHandle(Generic[R_co]):
         return self._home.run_sync(self.cancel(hard=hard, reason=reason), "job.cancel()")
 
     async def _last_event(self) -> LoggedEvent | None:
-        """Find the event that ended it; annotations may have followed."""
-        store = await self._home.store()
-        found = await store.latest_events(self.record.id, ENDINGS, limit=1)
-        return found[0] if found else None
-
-
-def _job_error(record: Job, last: LoggedEvent | None, first_id: str) -> HoldfastError:
-    kind = _ERRORS.get(record.state, JobError)
-    said = decode_body(last.body) if last else None
-    reason = last.reason if last else None
-    which = "" if record.public_id == first_id else f", the last try of job {first_id},"
-    return kind(
-        f"job {record.public_id} ({record.task}){which} {_ENDED.get(record.state, record.state)}"
-        + _because(record.error_code, said, reason),
-        job_id=record.public_id,
-        error_code=record.error_code,
-        error=said,
-    )
-
-
-_ENDED = {
-    State.FAILED: "failed",
-    State.CANCELLED: "was cancelled",
-    State.TIMED_OUT: "timed out",
-    State.DENIED: "was denied",
-    State.DEAD_LETTERED: "ended in the dead letters",
-}
-
-
-def _because(code: str | None, said: Any, reason: str | None) -> str:
-    if isinstance(said, dict) and said.get("type"):
-        return f": {said['type']}: {said.get('message', '')}"
-    told = said if isinstance(said, str) else reason
-    parts = [part for part in (code, told) if part]
-    return f": {': '.join(parts)}" if parts else ""
+        return await last_event(await self._home.store(), self.record.id)

@@ -29,6 +29,7 @@ from holdfast.cli.asking import (
     read_cursor,
     read_time,
 )
+from holdfast.cli.lineage import say_lineage
 from holdfast.cli.running import (
     DEFAULT_URL,
     REFUSED,
@@ -53,6 +54,7 @@ from holdfast.cli.showing import (
 from holdfast.errors import BadData
 from holdfast.flow import intervene
 from holdfast.flow.history import ReadEvent, history
+from holdfast.flow.lineage import Lineage, lineage
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.states import BEATS, OWNED, EventType, State
 from holdfast.ports import Page, Query, Store
@@ -121,10 +123,16 @@ def show_job(
     events: Annotated[
         int, typer.Option("--events", min=0, help="How many of the last events are shown.")
     ] = 50,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="Show its parents and all that came from it instead.")
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Show a job: how it stands, its attempts, its events and its error."""
+    if tree:
+        _show_tree(job, tenant, url, as_json=as_json)
+        return
 
     async def work(store: Store) -> tuple[Job, list[ReadEvent]]:
         found = await find_job(store, job, tenant)
@@ -141,6 +149,17 @@ def show_job(
     _say_attempts(tries)
     _say_events(shown, len(log))
     _say_error(log)
+
+
+def _show_tree(job: str, tenant: str, url: str, *, as_json: bool) -> None:
+    async def work(store: Store) -> Lineage:
+        return await lineage(store, await find_job(store, job, tenant))
+
+    shown = run(with_store(url, work))
+    if as_json:
+        print_json(msgspec.to_builtins(shown))
+    else:
+        say_lineage(shown)
 
 
 def cancel_job(

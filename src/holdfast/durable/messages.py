@@ -7,6 +7,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from holdfast.flow.outcomes import Outcome
+from holdfast.lifecycle.submit import Submission
+
 
 class Entry(Struct, frozen=True, kw_only=True):
     """What the ledger remembers of one durable call."""
@@ -49,6 +52,20 @@ class Await(Struct, frozen=True, tag=True):
     seconds: float | None = None
 
 
+class Spawn(Struct, frozen=True, tag=True):
+    """Make a child, and remember that it was made."""
+
+    use: int
+    child: Submission
+    """Its `step_index` is how many came before it; whose child it is, the worker knows."""
+
+
+class Gather(Struct, frozen=True, tag=True):
+    """What did these children come to?"""
+
+    ids: list[str]
+
+
 class Recalled(Struct, frozen=True, tag=True):
     """What is recorded, in order."""
 
@@ -65,6 +82,13 @@ class Signalled(Struct, frozen=True, tag=True):
     body: bytes
 
 
+class Gathered(Struct, frozen=True, tag=True):
+    """What the first of the children that were asked about came to, as many as fit."""
+
+    outcomes: list[Outcome] | None
+    """None: one of those that were asked about has not ended."""
+
+
 class Parked(Struct, frozen=True, tag=True):
     """The job is parked; the handler has to end."""
 
@@ -76,7 +100,7 @@ class Refused(Struct, frozen=True, tag=True):
     message: str
 
 
-Request: TypeAlias = Recall | Record | Begin | Await
-Reply: TypeAlias = Recalled | Written | Signalled | Parked | Refused
+Request: TypeAlias = Recall | Record | Begin | Await | Spawn | Gather
+Reply: TypeAlias = Recalled | Written | Signalled | Gathered | Parked | Refused
 Ask: TypeAlias = Callable[[Request, Callable[[Reply], None]], None]
 """How a request reaches the worker; the reply comes by a call, in any thread."""

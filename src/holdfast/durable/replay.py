@@ -121,6 +121,8 @@ class Durable:
         """What is recorded, and this attempt has not come by yet."""
         self._uses: Counter[tuple[str, str]] = Counter()
         self._parked = False
+        self._children = 0
+        """How many children there are, of earlier attempts too."""
 
     def step(
         self,
@@ -132,7 +134,7 @@ class Durable:
     ) -> Steps:
         """Do something once: a recorded result is returned, else the function is called."""
         check_text(name, "a step's name", limit=NAME_LIMIT)
-        use, entry = yield from self._arrive("step", name)
+        use, entry = yield from self.arrive("step", name)
         codec = codec_of(fn)
         if entry is not None and not entry.begun_only:
             return codec.unpack(entry.body)
@@ -153,12 +155,12 @@ class Durable:
         check_text(signal, "a signal's name", limit=NAME_LIMIT)
         if signal.startswith(RESERVED):
             raise BadData(f"signal names that begin with {RESERVED!r} are Holdfast's own")
-        return (yield from self._wait(signal, seconds))
+        return (yield from self.wait(signal, seconds))
 
     def sleep(self, seconds: float) -> Steps:
         """Park until a time has passed."""
         try:
-            yield from self._wait(SLEEP, seconds)
+            yield from self.wait(SLEEP, seconds)
         except WaitTimeout:
             return
 
@@ -167,24 +169,24 @@ class Durable:
         if self._unvisited:
             raise _never_came(self._unvisited)
 
-    def _wait(self, signal: str, seconds: float | None) -> Steps:
-        use, entry = yield from self._arrive("wait", signal)
+    def wait(self, signal: str, seconds: float | None) -> Steps:
+        """Wait for a signal of any name, also of Holdfast's own."""
+        use, entry = yield from self.arrive("wait", signal)
         if entry is None:
             reply = yield Await(signal, use, seconds)
             if isinstance(reply, Parked):
                 self._parked = True
                 raise Suspended
-            return decode_body(_answered(reply, Signalled).body)
+            return decode_body(answered(reply, Signalled).body)
         if entry.timed_out:
             raise WaitTimeout(f"no signal {signal!r} came in time")
         return decode_body(entry.body)
 
-    def _arrive(self, kind: str, name: str) -> Generator[Effect, Any, tuple[int, Entry | None]]:
+    def arrive(self, kind: str, name: str) -> Generator[Effect, Any, tuple[int, Entry | None]]:
         """Count a call, and find what is recorded of it."""
-        if self._parked:
-            raise Suspended
+        self.check_not_parked()
         if not self._recalled:
-            reply = _answered((yield Recall()), Recalled)
+            reply = answered((yield Recall()), Recalled)
             self._remember(reply.entries)
         self._uses[kind, name] += 1
         use = self._uses[kind, name]
@@ -193,9 +195,25 @@ class Durable:
             yield from self._check_order(kind, name)
         return use, entry
 
+    def check_not_parked(self) -> None:
+        """Unwind whatever still runs of a handler whose job is parked."""
+        if self._parked:
+            raise Suspended
+
+    def is_recorded(self, kind: str, name: str) -> bool:
+        """Whether an earlier attempt made the call that would come next under this name."""
+        return (kind, name, self._uses[kind, name] + 1) in self._unvisited
+
+    def next_child(self) -> int:
+        """Number another child."""
+        self._children += 1
+        return self._children - 1
+
     def _remember(self, entries: list[Entry]) -> None:
         if not self._recalled:
             self._recalled = True
+            numbers = [decode_body(one.body)["number"] for one in entries if one.kind == "child"]
+            self._children = max(numbers, default=-1) + 1
             self._unvisited = {(one.kind, one.name, one.use): one for one in entries}
 
     def _check_order(self, kind: str, name: str) -> Generator[Effect, Any, None]:
@@ -230,7 +248,7 @@ class Durable:
                 f"the verifier of step {name!r} returned {verdict!r}; "
                 "say Happened(result), NOT_HAPPENED or UNKNOWN"
             )
-        said = yield from self._wait(RESOLVE + name, None)
+        said = yield from self.wait(RESOLVE + name, None)
         if isinstance(said, dict) and said.get("happened"):
             return Happened(said.get("result"))
         return NOT_HAPPENED
@@ -245,7 +263,7 @@ class Durable:
         return codec.unpack(body)
 
     def _write(self, request: Begin | Record) -> Generator[Effect, Any, None]:
-        _answered((yield request), Written)
+        answered((yield request), Written)
 
     async def drive(self, steps: Steps) -> Any:
         """Do what the steps want, on the running loop."""
@@ -356,7 +374,8 @@ async def _in_thread(fn: Callable[[], Any]) -> Any:
     return call.result()
 
 
-def _answered(reply: Reply, wanted: type[Any]) -> Any:
+def answered(reply: Reply, wanted: type[Any]) -> Any:
+    """Insist on an answer of a kind; a refusal is raised."""
     if isinstance(reply, Refused):
         raise HoldfastError(reply.message, code=reply.code)
     if not isinstance(reply, wanted):

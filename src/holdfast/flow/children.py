@@ -84,6 +84,17 @@ async def tend_unmarked(
     return report, families[-1] if len(families) == limit else None
 
 
+async def awaited(store: Store, parent: Job, *, limit: int = 1000) -> list[Job]:
+    """List the live children that a waiting parent waits for, oldest first, or their next tries."""
+    live = await store.children([parent.id], live_only=True, limit=limit)
+    found = [child for child in live if awaits(parent.wait_for, child)]
+    if found:
+        return found
+    visit = Visit(store, Actor(Role.RECONCILER, "nobody"), Tended(), limit)
+    tries = await visit.tries([parent])
+    return [job for job in tries.get(parent.id, []) if awaits(parent.wait_for, job)]
+
+
 class Visit:
     """One look at some families: what each calls for is decided, then written together."""
 
@@ -105,7 +116,7 @@ class Visit:
         live = _by_parent(await self._read(self._first_children, [job.id for job in parents]))
         # Only of those whose live children keep nothing back is more read than these.
         called = [job for job in parents if await self._calls(job, live.setdefault(job.id, []))]
-        tries = await self._tries(called)
+        tries = await self.tries(called)
         for parent in called:
             if parent.id in self._report.failed:
                 continue
@@ -181,7 +192,7 @@ class Visit:
             page = await self._store.children([parent.id], live_only=True, after=last, limit=size)
             live += page
 
-    async def _tries(self, parents: Sequence[Job]) -> dict[JobId, list[Job]]:
+    async def tries(self, parents: Sequence[Job]) -> dict[JobId, list[Job]]:
         """Find, by parent, live jobs that are the next try of a child that has ended (A16)."""
         found: dict[JobId, list[Job]] = {}
         children = await self._read(self._all_children, [parent.id for parent in parents])

@@ -53,6 +53,14 @@ class Hold(Struct, frozen=True, kw_only=True):
     put: Said | None = None
 
 
+class Child(Struct, frozen=True, kw_only=True):
+    """A child that has not ended."""
+
+    job_id: str
+    task: str
+    state: State
+
+
 class Seen(Struct, frozen=True, kw_only=True):
     """A worker as it was last seen."""
 
@@ -329,6 +337,7 @@ _OVERDUE = {
     "start_timeout": "its time to start passed",
     "timer": "its wait ran out",
     "signal": "the signal it waits for has come",
+    "children": "the children it waits for have ended",
 }
 
 
@@ -344,6 +353,27 @@ class Waiting(Because, frozen=True, kw_only=True, tag="waiting"):
         since = "" if self.since is None else f" since {when(self.since, now)}"
         until = "without a limit" if self.until is None else f"until {when(self.until, now)}"
         return f"waits for the signal {self.signal!r}{since}, {until}"
+
+
+class WaitsForChildren(Because, frozen=True, kw_only=True, tag="waits_for_children"):
+    """It is parked until children have ended."""
+
+    live: int
+    """How many have not."""
+    more: bool
+    """There are more than were counted."""
+    children: tuple[Child, ...]
+    """The first of them."""
+    since: int | None
+
+    def say(self, now: int) -> str:
+        """Tell for whom."""
+        since = "" if self.since is None else f" since {when(self.since, now)}"
+        least = "more than " if self.more else ""
+        number = "1 child" if self.live == 1 else f"{least}{self.live:,} children"
+        named = ", ".join(f"{one.job_id} ({one.task}, {one.state})" for one in self.children)
+        others = ", …" if self.live > len(self.children) else ""
+        return f"waits for {number}{since}: {named}{others}"
 
 
 Reason: TypeAlias = (
@@ -364,6 +394,7 @@ Reason: TypeAlias = (
     | Unkillable
     | Overdue
     | Waiting
+    | WaitsForChildren
 )
 
 

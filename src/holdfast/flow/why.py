@@ -1,4 +1,5 @@
-"""Why: what a job is doing, why it is not running, and who did that. Six reads at most.
+"""Why: what a job is doing, why it is not running, and who did that. Six reads at most,
+and for a parent those that tell whom it waits for.
 
 What nobody can act on comes last: a hold or a pause is told before a time that has not come, a
 time before the workers. All reasons that apply are told, the first is the one to look at.
@@ -11,10 +12,12 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.errors import NoSuchJob
+from holdfast.flow.children import awaited
 from holdfast.flow.reasons import (
     AwaitsAdmission,
     Backoff,
     CancelRequested,
+    Child,
     Claimed,
     Ended,
     Failure,
@@ -34,7 +37,9 @@ from holdfast.flow.reasons import (
     TaskUnknown,
     Unkillable,
     Waiting,
+    WaitsForChildren,
 )
+from holdfast.lifecycle.family import awaits_children
 from holdfast.lifecycle.job import NO_FACTS, UNKILLABLE, Job, JobId, LoggedEvent
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.states import CLAIMABLE, OWNED, EventType, Kind, State
@@ -45,7 +50,9 @@ EVENTS = 200
 WORKERS = 1000
 """How many workers are asked, the most recently seen first."""
 SHOWN = 5
-"""How many workers a reason names."""
+"""How many workers or children a reason names."""
+CHILDREN = 1000
+"""How many children are counted."""
 ERROR_LIMIT = 500
 """Characters of an error that are told here; `events` has it whole."""
 
@@ -137,7 +144,7 @@ async def _reasons(store: Store, look: Look) -> list[Reason]:
     if job.state in OWNED:
         return overdue + _owned(look, await store.workers(limit=WORKERS))
     if job.state is State.WAITING:
-        return overdue + _waiting(look)
+        return overdue + await _parked(store, look)
     kept = await _held(store, look) + await _paused(store, look)
     if job.state in CLAIMABLE:
         workers = await store.workers(limit=WORKERS)
@@ -240,6 +247,24 @@ def _cancel(look: Look, owner: str) -> list[Reason]:
         return []
     asked = _said(look.last(_E.CANCEL_REQUESTED))
     return [CancelRequested(mode=mode, asked=asked, worker=owner)]
+
+
+async def _parked(store: Store, look: Look) -> list[Reason]:
+    job, parked = look.job, look.last(_E.WAITING)
+    if not awaits_children(job.wait_for):
+        return _waiting(look)
+    live = await awaited(store, job, limit=CHILDREN + 1)
+    if not live:
+        return [_overdue("children", None)]
+    shown = [Child(job_id=one.public_id, task=one.task, state=one.state) for one in live[:SHOWN]]
+    return [
+        WaitsForChildren(
+            live=min(len(live), CHILDREN),
+            more=len(live) > CHILDREN,
+            children=tuple(shown),
+            since=None if parked is None else parked.at,
+        )
+    ]
 
 
 def _waiting(look: Look) -> list[Reason]:

@@ -299,7 +299,8 @@ def _step(record: Draft, row: Row, command: c.Step) -> Decision:
         consumed = _oldest(record, command.consumes)
         if consumed is None:
             return _refuse("no_signal", record, f"has no pending signal {command.consumes!r}")
-    facts = Facts(step=command.name, step_use=command.use, consumed=consumed)
+    link = command.submits[0].record.id if command.submits else None
+    facts = Facts(step=command.name, step_use=command.use, consumed=consumed, link=link)
     event = EventType.STEP_STARTED if command.started else EventType.STEP_COMPLETED
     return _change(
         record,

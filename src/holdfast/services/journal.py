@@ -4,13 +4,19 @@ writes down what this one does, each time before the handler goes on.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from msgspec.structs import replace
 
 from holdfast.durable.messages import (
     Await,
     Begin,
     Entry,
+    Gather,
+    Gathered,
     Parked,
     Recall,
     Recalled,
@@ -19,19 +25,25 @@ from holdfast.durable.messages import (
     Reply,
     Request,
     Signalled,
+    Spawn,
     Written,
 )
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, NoSuchJob
+from holdfast.flow.outcomes import Outcome, outcome
 from holdfast.identity import mint_request
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import LoggedEvent, Refusal
-from holdfast.lifecycle.payload import check_body
-from holdfast.lifecycle.states import EventType
-from holdfast.lifecycle.times import After, seconds
+from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent, Refusal
+from holdfast.lifecycle.payload import BODY_LIMIT, check_body, encode_body
+from holdfast.lifecycle.states import EventType, Link, Role
+from holdfast.lifecycle.submit import Submission, submit
+from holdfast.lifecycle.times import After, Time, seconds
 from holdfast.ports import Store
 from holdfast.services.desk import Desk
 from holdfast.services.held import Held
 from holdfast.services.retelling import all_events, note_compensated, retold
+from holdfast.telemetry import Meters
+
+log = logging.getLogger(__name__)
 
 TRIES = 20
 """How often a wait looks again that races with signals; each turn, somebody sent or took one."""
@@ -40,9 +52,10 @@ TRIES = 20
 class Journal:
     """Answers the durable calls of all attempts of a worker."""
 
-    def __init__(self, store: Store, desk: Desk) -> None:
+    def __init__(self, store: Store, desk: Desk, meters: Meters) -> None:
         """Read from the store, write through the desk."""
         self._store = store
+        self._meters = meters
         self._desk = desk
 
     async def answer(self, held: Held, request: Request, tell: Callable[[Reply], None]) -> None:
@@ -51,6 +64,9 @@ class Journal:
             reply = await self._reply(held, request)
         except HoldfastError as error:
             reply = Refused(error.reason_code, str(error))
+        except Exception as error:  # the journal's edge: a handler must not wait for ever
+            log.exception("a durable call failed")
+            reply = Refused("journal_failed", repr(error))
         tell(reply)
 
     async def retell(self, held: Held, steps: frozenset[str]) -> None:
@@ -71,6 +87,10 @@ class Journal:
                 return await self._write(held, name, use, body)
             case Await():
                 return await self._await(held, request)
+            case Spawn(use, child):
+                return await self._spawn(held, use, child)
+            case Gather(ids):
+                return Gathered(await self._gather(ids))
 
     async def _recall(self, held: Held) -> list[Entry]:
         # Nobody has run it before: there is nothing to be read.
@@ -89,6 +109,61 @@ class Journal:
             body=None if body is None else check_body(body, f"the result of step {name!r}"),
         )
         return _told(await self._desk.ask(held, command))
+
+    async def _spawn(self, held: Held, use: int, child: Submission) -> Reply:
+        """Write a child and the step that remembers it in one commit."""
+        job = held.claimed.job
+        made = submit(
+            replace(
+                child,
+                tenant=job.tenant,
+                parent_id=job.id,
+                link_kind=Link.CHILD,
+                workflow_id=child.workflow_id or job.workflow_id,
+                correlation_id=child.correlation_id or held.claimed.correlation_id,
+                deadline_at=await self._deadline(job, child.deadline_at),
+            ),
+            Actor(Role.GATEWAY, held.actor.name),
+        )
+        command = c.Step(
+            actor=held.actor,
+            request_id=mint_request(),
+            name=child.task,
+            use=use,
+            body=encode_body({"id": str(child.id), "number": child.step_index}),
+            submits=(made,),
+        )
+        refusal = await self._desk.ask(held, command)
+        if refusal is None:
+            self._meters.submitted(child.task, child.queue)
+        return _told(refusal)
+
+    async def _deadline(self, job: Job, wished: Time | None) -> Time | None:
+        """Let no child have longer than its parent."""
+        if job.deadline_at is None or wished is None:
+            return wished if job.deadline_at is None else job.deadline_at
+        if isinstance(wished, After):
+            wished = (await self._store.clock()).now + wished.micros
+        return min(wished, job.deadline_at)
+
+    async def _gather(self, ids: list[str]) -> list[Outcome] | None:
+        """Tell what children came to, as many as one message holds; None if one has not ended."""
+        children = await self._store.get([JobId(UUID(id_)) for id_ in ids])
+        if not all(child is None or child.terminal for child in children):
+            return None
+        found: list[Outcome] = []
+        size = 0
+        for id_, child in zip(ids, children, strict=True):
+            if child is None:
+                raise NoSuchJob(f"no job {id_}: it was purged", job_id=id_)
+            told = await outcome(self._store, child)
+            if told is None:
+                return None
+            size += len(told.body or b"")
+            if found and size > BODY_LIMIT:
+                break
+            found.append(told)
+        return found
 
     async def _await(self, held: Held, request: Await) -> Reply:
         """Consume the signal if it is there, else park; whichever the ledger allows."""
@@ -155,7 +230,7 @@ def entries_of(events: Sequence[LoggedEvent]) -> list[Entry]:
             )
         elif event.type in (EventType.STEP_STARTED, EventType.STEP_COMPLETED):
             entry = Entry(
-                kind="step",
+                kind="step" if facts.link is None else "child",
                 name=facts.step or "",
                 use=facts.step_use or 1,
                 begun_only=event.type is EventType.STEP_STARTED,

@@ -95,8 +95,9 @@ def _completed(events: list[LoggedEvent], steps: frozenset[str]) -> list[Done]:
 
 
 def _completes_step(event: LoggedEvent) -> bool:
-    # A wait whose signal was there is remembered like a step, and is none.
-    return event.type is EventType.STEP_COMPLETED and event.facts.consumed is None
+    # A wait whose signal was there, and a child, are remembered like a step, and are none.
+    plain = event.facts.consumed is None and event.facts.link is None
+    return event.type is EventType.STEP_COMPLETED and plain
 
 
 def _done(event: LoggedEvent) -> Done:

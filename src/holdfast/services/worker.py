@@ -14,6 +14,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Self
 
@@ -47,6 +48,10 @@ UNCONFIRMED_LIMIT = 4 * BATCH
 """Ended attempts whose end is not written yet; beyond that no more is claimed."""
 POLL_SECONDS = 0.5
 """How long a worker waits for news of work; a job that becomes due by its time brings none."""
+REPEAT_SECONDS = 5.0
+"""For how long a claim whose outcome is unknown is repeated under its request_id."""
+LAST_WORDS_SECONDS = 5.0
+"""How long a worker that ends tries to give back what it does not know of, and to say goodbye."""
 FLUSH_LIMIT_SECONDS = 15.0
 """How long a worker that ends tries to write what its jobs ended with."""
 GRACE_SECONDS = 30.0
@@ -82,6 +87,8 @@ class Worker:
         """
         self.name = mint_worker()
         self.meters = meters or Meters()
+        self.died: BaseException | None = None
+        """What a part of the worker died of."""
         self.failed: BaseException | None = None
         """What ended the worker, if anything but `stop` did."""
         self._store = store
@@ -100,6 +107,7 @@ class Worker:
         self._buffer: deque[Held] = deque()
         self._prefetch = Prefetch(concurrency)
         self._claiming = False
+        self._ending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         """Begin; a database that does not answer yet is waited for."""
@@ -113,7 +121,7 @@ class Worker:
             self._desk,
             self.meters,
             concurrency=self._concurrency,
-            journal=Journal(self._store, self._desk),
+            journal=Journal(self._store, self._desk, self.meters),
             children=self._children,
             jitter=jitter,
             on_end=self._ended,
@@ -128,10 +136,12 @@ class Worker:
         self._begin_loops()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        """Stop, finish or give back what is held, and let go."""
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Stop, finish or give back what is held, and let go; raises what a part died of."""
         self.stop()
-        await self._shut_down()
+        await self._end()
+        if kind is None and self.died is not None:
+            raise self.died
 
     async def run(self) -> None:
         """Work until stopped; raises what ended it otherwise."""
@@ -139,6 +149,12 @@ class Worker:
             await self.stopped()
         if self.failed is not None:
             raise self.failed
+
+    async def _end(self) -> None:
+        """Shut down once, whoever asks for it first."""
+        if self._ending is None:
+            self._ending = self._loop.create_task(self._shut_down())
+        await asyncio.shield(self._ending)
 
     def stop(self) -> None:
         """Claim no more; what runs is finished or given back within the grace."""
@@ -168,7 +184,7 @@ class Worker:
     def _begin_loops(self) -> None:
         self._writing = self._loop.create_task(self._guard(self._desk.run()))
         self._fetching = self._loop.create_task(self._guard(self._fetch()))
-        patrol = Patrol(
+        self._patrol = Patrol(
             self._store,
             self._announcement(),
             self._held,
@@ -179,7 +195,8 @@ class Worker:
             tick_seconds=self._tick,
         )
         loops: list[Coroutine[Any, Any, None]] = [
-            patrol.run(),
+            self._patrol.run(),
+            self._patrol.watch_leases(),
             self._tend(),
             self._watch_keeper(),
             self._share(),
@@ -216,8 +233,12 @@ class Worker:
             await work
         except Exception as error:
             log.critical("a part of the worker died, it stops", exc_info=True)
+            self.died = self.died or error
             self.failed = self.failed or error
             self.stop()
+            # At once: a keeper that goes on would keep jobs whose ends nobody writes any more.
+            if self._ending is None:
+                self._ending = self._loop.create_task(self._shut_down())
 
     async def _watch_keeper(self) -> None:
         while self._keeper.failed is None:  # noqa: ASYNC110  another thread's
@@ -234,8 +255,7 @@ class Worker:
                 self._changed.clear()
                 await self._changed.wait()
                 continue
-            asked_at = time.monotonic()
-            claimed = await self._claim(room)
+            claimed, asked_at = await self._claim(room)
             reach("claim.answered")
             self._take(claimed, asked_at)
             if len(claimed) < room:
@@ -270,33 +290,42 @@ class Worker:
                 self._buffer.remove(held)
                 self._desk.post(held, c.Release(actor=held.actor, reason="waited for a free slot"))
 
-    async def _claim(self, limit: int) -> list[Claimed]:
-        """Claim once; while it is unknown whether that worked, the same request is repeated."""
-        request = ClaimRequest(
+    async def _claim(self, limit: int) -> tuple[list[Claimed], float]:
+        """Claim; tells what came and when it was asked for.
+
+        While it is unknown whether a request worked it is repeated; not for long, though: its
+        leases run, and what it may have brought is given back by the patrol.
+        """
+        request, asked_at = self._request(limit), time.monotonic()
+        pause = FIRST_PAUSE_SECONDS
+        self._claiming = True
+        try:
+            while True:
+                reach("claim.sending")
+                try:
+                    return await self._store.claim(request), asked_at
+                except LeaseConflictError:
+                    self.meters.conflict()
+                    return [], asked_at
+                except HoldfastError as error:
+                    self.meters.store_error(error.reason_code)
+                    log.warning("claim failed, will try again: %s", error)
+                if await self._rest(pause):
+                    return [], asked_at
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                if time.monotonic() - asked_at > REPEAT_SECONDS:
+                    request, asked_at = self._request(limit), time.monotonic()
+        finally:
+            self._claiming = False
+
+    def _request(self, limit: int) -> ClaimRequest:
+        return ClaimRequest(
             request_id=mint_request(),
             owner=self.name,
             queues=self._queues,
             limit=limit,
             capabilities=self._capabilities,
         )
-        self._claiming = True
-        pause = FIRST_PAUSE_SECONDS
-        try:
-            while True:
-                reach("claim.sending")
-                try:
-                    return await self._store.claim(request)
-                except LeaseConflictError:
-                    self.meters.conflict()
-                    return []
-                except HoldfastError as error:
-                    self.meters.store_error(error.reason_code)
-                    log.warning("claim failed, will try again: %s", error)
-                if await self._rest(pause):
-                    return []
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-        finally:
-            self._claiming = False
 
     async def _rest(self, seconds: float) -> bool:
         """Wait a while; tells whether the worker is to stop."""
@@ -353,7 +382,9 @@ class Worker:
             held = buffer.popleft()
             if held.gone:
                 continue
-            if held.record.cancel_requested is not None:
+            if held.proven_until <= time.monotonic():
+                self.lost(held, "its lease was over before it could be begun")
+            elif held.record.cancel_requested is not None:
                 self._desk.post(held, c.Cancel(actor=held.actor))
             elif self._stopping.is_set():
                 self._give_back(held)
@@ -398,6 +429,7 @@ class Worker:
         """Take note that a job is somebody else's, or nobody's (the desk's word)."""
         log.warning("job %s is lost: %s", held.record.public_id, why)
         self.meters.fenced()
+        self._desk.drop(held)
         self._forget(held)
         if held in self._attempts.running:
             self._attempts.stop(held, "lease_lost")
@@ -485,8 +517,18 @@ class Worker:
         for task in (self._writing, *self._rounds):
             task.cancel()
         await asyncio.gather(self._writing, *self._rounds, return_exceptions=True)
-        await asyncio.to_thread(self._keeper.stop)
+        # Not in the loop's own threads: steps that cannot be killed may have taken them all.
+        with ThreadPoolExecutor(1) as thread:
+            await self._loop.run_in_executor(thread, self._keeper.stop)
         await self._attempts.close()
-        with suppress(HoldfastError):
-            await self._store.retire(self.name)
+        with suppress(HoldfastError, TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                if not self._attempts.running:
+                    await self._patrol.give_back_strays()
+                await self._store.retire(self.name)
         await self._store.close()
+
+    @property
+    def left_running(self) -> bool:
+        """Whether, after its end, a handler runs on that could not be killed."""
+        return bool(self._attempts.running)

@@ -91,7 +91,7 @@ class Hand:
             self._desk,
             meters,
             concurrency=1,
-            journal=Journal(store, self._desk),
+            journal=Journal(store, self._desk, meters),
             children=_NoChildren(),
             # The delays that were asked for, and the same ones in each run.
             jitter=lambda: 1.0,

@@ -1,0 +1,92 @@
+"""Lineage: the tree that a job stands in. Its parents, and all that was spawned or linked below it.
+
+Bounded in depth and size: what is left out is said.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from holdfast.lifecycle.job import Job, JobId
+from holdfast.lifecycle.states import Link, State
+from holdfast.ports import Query, Store
+
+DEPTH, SIZE = 10, 200
+"""How many levels below a job are shown, and how many jobs in all."""
+ANCESTORS = 50
+"""How far up a line is followed: damage might make it a circle."""
+
+
+class Node(Struct, kw_only=True):
+    """A job in its tree."""
+
+    id: JobId
+    job_id: str
+    task: str
+    state: State
+    link: Link | None = None
+    """Why it has a parent."""
+    step_index: int | None = None
+    error_code: str | None = None
+    below: list[Node] = []
+    """Oldest first."""
+    left_out: bool = False
+    """There is more below it than is shown."""
+
+
+class Lineage(Struct, kw_only=True):
+    """The line above a job, and the tree below it."""
+
+    above: list[Node]
+    """From the top down."""
+    tree: Node
+
+
+async def lineage(store: Store, job: Job, *, depth: int = DEPTH, size: int = SIZE) -> Lineage:
+    """Read the tree that a job stands in, level by level."""
+    return Lineage(above=await _above(store, job), tree=await _below(store, job, depth, size))
+
+
+async def _above(store: Store, job: Job) -> list[Node]:
+    line: list[Node] = []
+    while job.parent_id is not None and len(line) < ANCESTORS:
+        found = (await store.get([job.parent_id]))[0]
+        if found is None:
+            break
+        job = found
+        line.append(_node(job))
+    return line[::-1]
+
+
+async def _below(store: Store, job: Job, depth: int, size: int) -> Node:
+    top = _node(job)
+    level, left = [top], size
+    for _ in range(depth):
+        following: list[Node] = []
+        for node in level:
+            await _fill(store, node, left)
+            left -= len(node.below)
+            following += node.below
+        level = following
+    for node in level:
+        # What lies below the last level is not read; that there is something is told.
+        await _fill(store, node, 0)
+    return top
+
+
+async def _fill(store: Store, node: Node, room: int) -> None:
+    page = await store.find(Query(parent_id=node.id, limit=max(room, 1)))
+    node.below = [_node(job) for job in page.jobs[:room]][::-1]
+    node.left_out = page.next is not None or len(page.jobs) > room
+
+
+def _node(job: Job) -> Node:
+    return Node(
+        id=job.id,
+        job_id=job.public_id,
+        task=job.task,
+        state=job.state,
+        link=job.link_kind,
+        step_index=job.step_index,
+        error_code=job.error_code,
+    )

@@ -84,7 +84,7 @@ async def test_a_cancel_reaches_the_children(app: Holdfast, kit: Kit) -> None:
 
     job = await parent.submit()
     await kit.drain()
-    assert (await app.why(job)).reason.code == "waiting"
+    assert (await app.why(job)).reason.code == "waits_for_children"
     await job.cancel()
     await kit.drain()
     [orphan] = [one async for one in app.jobs(task="child")]

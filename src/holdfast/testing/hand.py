@@ -140,7 +140,7 @@ class Hand:
             return
         held.learn(job)
         if held.mine and job.cancel_requested is not None and held.stop_reason is None:
-            hard = job.cancel_requested is Cancel.HARD or held.task is None
+            hard = job.cancel_requested is Cancel.HARD
             grace = 0.0 if hard or held.task is None else held.task.cancel_grace_seconds
             self._attempts.stop(held, "cancel", grace_seconds=grace)
 

@@ -56,6 +56,7 @@ from holdfast.flow import intervene
 from holdfast.flow.history import ReadEvent, history
 from holdfast.flow.lineage import Lineage, lineage
 from holdfast.lifecycle.job import Job
+from holdfast.lifecycle.linked import undone_by
 from holdfast.lifecycle.states import BEATS, OWNED, EventType, State
 from holdfast.ports import Page, Query, Store
 
@@ -146,6 +147,7 @@ def show_job(
         print_json(msgspec.to_builtins({"job": record, "attempts": tries, "events": shown}))
         return
     _say_record(record, log[0])
+    say_facts(out, _followers(record, log))
     _say_attempts(tries)
     _say_events(shown, len(log))
     _say_error(log)
@@ -284,6 +286,17 @@ def _say_record(job: Job, first: ReadEvent) -> None:
             ("ended", "" if job.finished_at is None else instant(job.finished_at)),
         ],
     )
+
+
+def _followers(job: Job, log: list[ReadEvent]) -> list[tuple[str, str]]:
+    """Tell which jobs followed from this one: its next try, and what undoes it."""
+    links = {event.type: event.facts.get("link") for event in log if event.facts.get("link")}
+    again = next((links[end] for end in ("job_failed", "job_timed_out") if end in links), None)
+    undone, by = links.get("job_compensated"), undone_by(job)
+    return [
+        ("tried again as", plain(again)),
+        ("undone by", plain(undone or by) + ("" if undone or by is None else " (not yet)")),
+    ]
 
 
 def _say_attempts(tries: list[Attempt]) -> None:

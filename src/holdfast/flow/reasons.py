@@ -92,6 +92,13 @@ class Ended(Because, frozen=True, kw_only=True, tag="ended"):
     settled: Said | None
     """Who redrove or discarded the dead letter last."""
     redriven_as: str | None
+    retried_as: str | None = None
+    """The new job that is the next try of this one (A16)."""
+    undone_by: str | None = None
+    """The job that undoes it, or has (B28)."""
+    undoing: State | None = None
+    """Where that one stands; None if it is gone."""
+    undone: Said | None = None
 
     def say(self, now: int) -> str:
         """Tell the outcome, and what became of its dead letter."""
@@ -109,6 +116,12 @@ class Ended(Because, frozen=True, kw_only=True, tag="ended"):
         if self.letter is not None:
             made = f" as {self.redriven_as}" if self.redriven_as else ""
             parts.append(f"its dead letter is {self.letter}{made}{_said(self.settled, now)}")
+        if self.retried_as is not None:
+            parts.append(f"tried again as {self.retried_as}")
+        if self.undone is not None:
+            parts.append(f"undone by {self.undone_by}{_said(self.undone, now)}")
+        elif self.undone_by is not None:
+            parts.append(f"its compensation {self.undone_by} is {self.undoing or 'gone'}")
         return "; ".join(parts)
 
 

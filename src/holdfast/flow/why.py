@@ -41,6 +41,7 @@ from holdfast.flow.reasons import (
 )
 from holdfast.lifecycle.family import awaits_children
 from holdfast.lifecycle.job import NO_FACTS, UNKILLABLE, Job, JobId, LoggedEvent
+from holdfast.lifecycle.linked import undone_by
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.states import CLAIMABLE, OWNED, EventType, Kind, State
 from holdfast.ports import Clock, Store, WorkerStatus
@@ -63,7 +64,17 @@ FAILURES = (_E.RETRYING, _E.STALLED)
 DUE = (*FAILURES, _E.CREATED, _E.RESCHEDULED, _E.REQUEUED, _E.RELEASED, _E.WAIT_COMPLETED)
 """Events that may say when a job is due."""
 OWNING = (_E.CLAIMED, _E.ADOPTED)
-TELLING = (*ENDS, *SETTLED, *DUE, *OWNING, _E.HELD, _E.WAITING, _E.CANCEL_REQUESTED, _E.PROGRESSED)
+TELLING = (
+    *ENDS,
+    *SETTLED,
+    _E.COMPENSATED,
+    *DUE,
+    *OWNING,
+    _E.HELD,
+    _E.WAITING,
+    _E.CANCEL_REQUESTED,
+    _E.PROGRESSED,
+)
 
 
 class Why(Struct, frozen=True, kw_only=True):
@@ -137,7 +148,7 @@ async def _reasons(store: Store, look: Look) -> list[Reason]:
     """Collect all that applies, what to look at first in front."""
     job = look.job
     if job.terminal:
-        return [_ended(look)]
+        return [_ended(look, await _undoing(store, look))]
     if job.state is State.UNKNOWN:
         return [NewerVersion()]
     overdue = _deadline(look)
@@ -153,7 +164,17 @@ async def _reasons(store: Store, look: Look) -> list[Reason]:
     return [*overdue, AwaitsAdmission(since=job.created_at), *kept, *_not_due(look)]
 
 
-def _ended(look: Look) -> Ended:
+async def _undoing(store: Store, look: Look) -> dict[str, Any]:
+    """Tell who undoes a job that ended without success, and whether that is done."""
+    if (id_ := undone_by(look.job)) is None:
+        return {}
+    if (done := look.last(_E.COMPENSATED)) is not None:
+        return {"undone_by": str(done.facts.link), "undone": _said(done)}
+    [job] = await store.get([id_])
+    return {"undone_by": str(id_), "undoing": None if job is None else job.state}
+
+
+def _ended(look: Look, undoing: dict[str, Any]) -> Ended:
     job, end, settled = look.job, look.last(*ENDS), look.last(*SETTLED)
     facts = NO_FACTS if end is None else end.facts
     redriven = look.last(_E.REDRIVEN)
@@ -173,6 +194,8 @@ def _ended(look: Look) -> Ended:
         letter=job.letter,
         settled=_said(settled),
         redriven_as=None if link is None else str(link),
+        retried_as=None if facts.link is None else str(facts.link),
+        **undoing,
     )
 
 

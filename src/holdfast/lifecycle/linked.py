@@ -99,14 +99,22 @@ def compensation(before: Draft, after: State, actor: Actor) -> tuple[NewJob, ...
     Whoever ends it: the law adds it to the change. Nobody but the worker that will run it reads
     what the job was asked for and did, so it carries nothing but the link.
     """
-    if not before.policy.compensates or after not in _COMPENSATED or before.state in TERMINAL:
-        return ()
-    # What was never claimed has done nothing.
-    if before.attempt == 0 or is_compensation(before):
+    if before.state in TERMINAL or not _is_undone(before, after):
         return ()
     policy = _undoing_terms(before.policy)
     id_ = compensation_id(before.id)
     return (linked(before, Link.COMPENSATION, actor, id=id_, policy=policy, step_index=None),)
+
+
+def undone_by(job: Job) -> JobId | None:
+    """Name the job that came with this one's end to undo it, if one did."""
+    return compensation_id(job.id) if _is_undone(job, job.state) else None
+
+
+def _is_undone(record: Draft, end: State) -> bool:
+    # What was never claimed has done nothing.
+    is_undoable = record.policy.compensates and record.attempt > 0
+    return is_undoable and end in _COMPENSATED and not is_compensation(record)
 
 
 def compensation_id(id: JobId) -> JobId:

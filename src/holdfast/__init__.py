@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.context import Context
-    from holdfast.durable.replay import NOT_HAPPENED, UNKNOWN, Happened
+    from holdfast.durable.replay import NOT_HAPPENED, UNKNOWN, Happened, Suspended
     from holdfast.errors import (
         HoldfastError,
         JobCancelled,
@@ -47,6 +47,7 @@ __all__ = [
     "PermanentError",
     "ResultTimeout",
     "StepMismatch",
+    "Suspended",
     "Task",
     "TransientError",
     "ValidationError",
@@ -64,6 +65,7 @@ _HOMES = {
     "Happened": "durable.replay",
     "Holdfast": "app",
     "JobHandle": "jobs",
+    "Suspended": "durable.replay",
     "PendingHandle": "pending",
     "Task": "tasks",
 }

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
-from holdfast.errors import NoSuchJob
+from holdfast.durable.replay import Happened, NotHappened
+from holdfast.errors import BadData, NoSuchJob
 from holdfast.flow import intervene
 from holdfast.flow.history import ReadEvent, history
 from holdfast.flow.outcomes import last_event, linked_retry, outcome_of
@@ -158,6 +159,27 @@ class JobHandle(Generic[R_co]):
         )
         return JobHandle(record, self._home, self._read_result)
 
+    async def resolve(
+        self, step: str, verdict: Happened | NotHappened, *, force: bool = False
+    ) -> None:
+        """Say whether a step had its effect: `Happened(result)` or `NOT_HAPPENED`.
+
+        For a job that waits to be told, because an attempt died in the step and its `verify` did
+        not know. Refused (`not_waiting`) where it does not wait for that, unless forced.
+        """
+        happened = isinstance(verdict, Happened)
+        if not happened and not isinstance(verdict, NotHappened):
+            raise BadData(f"say Happened(result) or NOT_HAPPENED, not {verdict!r}")
+        self.record = await intervene.resolve(
+            await self._home.store(),
+            self.record.id,
+            self._home.control,
+            step,
+            happened=happened,
+            result=verdict.result if isinstance(verdict, Happened) else None,
+            force=force,
+        )
+
     async def events(self) -> list[ReadEvent]:
         """Read its whole history, oldest first."""
         return await history(await self._home.store(), self.record.id)
@@ -177,6 +199,17 @@ class JobHandle(Generic[R_co]):
     def cancel_sync(self, *, hard: bool = False, reason: str | None = None) -> State:
         """Cancel it, from a thread without a loop."""
         return self._home.run_sync(self.cancel(hard=hard, reason=reason), "job.cancel()")
+
+    def signal_sync(self, name: str, payload: Any = None, *, request_id: str | None = None) -> None:
+        """Send it a signal, from a thread without a loop."""
+        sending = self.signal(name, payload, request_id=request_id)
+        self._home.run_sync(sending, "job.signal(…)")
+
+    def resolve_sync(
+        self, step: str, verdict: Happened | NotHappened, *, force: bool = False
+    ) -> None:
+        """Say whether a step had its effect, from a thread without a loop."""
+        self._home.run_sync(self.resolve(step, verdict, force=force), "job.resolve(…)")
 
     async def _last_event(self) -> LoggedEvent | None:
         return await last_event(await self._home.store(), self.record.id)

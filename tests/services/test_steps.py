@@ -10,7 +10,7 @@ import pytest
 from holdfast import Context
 from holdfast.app import Holdfast
 from holdfast.durable.replay import NOT_HAPPENED, UNKNOWN, Happened
-from holdfast.errors import JobDeadLettered, WaitTimeout
+from holdfast.errors import BadData, JobDeadLettered, Refused, WaitTimeout
 from holdfast.lifecycle.states import State
 from tests.services.test_worker import LIMIT, types, until
 
@@ -274,3 +274,36 @@ async def test_a_signal_that_raced_the_wait_is_not_lost(app: Holdfast) -> None:
             await job.signal("tick", number)
         assert await job.result(LIMIT) == list(range(rounds))
     assert job.record.failures == 0
+
+
+async def test_a_person_resolves_a_step_from_python(app: Holdfast) -> None:
+    async def charge() -> str:
+        raise asyncio.CancelledError
+
+    @app.task(backoff="1ms")
+    async def pay(ctx: Context) -> str:
+        value: str = await ctx.step("charge", charge, verify=lambda: UNKNOWN)
+        return value
+
+    async with app.worker(poll="20ms"):
+        job = await pay.submit()
+        await until(job, State.WAITING)
+        with pytest.raises(Refused, match="asks about step 'charge'") as caught:
+            await job.resolve("ship", NOT_HAPPENED)
+        assert caught.value.reason_code == "not_waiting"
+        await job.resolve("charge", Happened("receipt 7"))
+        assert await job.result(LIMIT) == "receipt 7"
+        with pytest.raises(Refused):
+            await job.resolve("charge", Happened("receipt 8"))
+
+
+async def test_a_sleep_cannot_be_ended_by_a_signal(app: Holdfast) -> None:
+    @app.task
+    async def sleeper(ctx: Context) -> None:
+        await ctx.sleep("1h")
+
+    async with app.worker():
+        job = await sleeper.submit()
+        await until(job, State.WAITING)
+        with pytest.raises(BadData, match="Holdfast's own"):
+            await job.signal("holdfast:sleep")

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from holdfast import __version__
-from holdfast.cli import dead_letters, jobs, ledger, queues, services, why, worker, workers
+from holdfast.cli import dead_letters, jobs, ledger, queues, services, signals, why, worker, workers
 
 # A command module offers `register(app)`, which adds what it has; nothing joins in another way.
 REGISTRATIONS: tuple[Callable[[typer.Typer], None], ...] = (
@@ -16,6 +16,7 @@ REGISTRATIONS: tuple[Callable[[typer.Typer], None], ...] = (
     jobs.register,
     queues.register,
     dead_letters.register,
+    signals.register,
     why.register,
     workers.register,
     worker.register,

@@ -42,13 +42,12 @@ from holdfast.errors import (
     UnfitResult,
     WaitTimeout,
 )
+from holdfast.lifecycle.job import RESERVED, RESOLVE
 from holdfast.lifecycle.payload import check_number, check_text, decode_body
 from holdfast.spans import Span, span_seconds
 
-RESERVED = "holdfast:"
 SLEEP = RESERVED + "sleep"
 """What a sleeping job waits for: nobody can send it."""
-RESOLVE = "resolve:"
 NAME_LIMIT = 200
 TURNS = 3
 """How often a step that is new looks whether others, begun at the same time, are being replayed."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
-from holdfast.errors import Refused, StoreError
+from holdfast.errors import BadData, Refused, StaleRevision, StoreError
 from holdfast.flow.children import tend
 from holdfast.flow.perform import perform
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Actor, Job, JobId
+from holdfast.lifecycle.job import RESERVED, RESOLVE, Actor, Job, JobId
+from holdfast.lifecycle.payload import check_text, encode_body
 from holdfast.lifecycle.states import OWNED
 from holdfast.lifecycle.states import Cancel as Mode
 from holdfast.ports import Store
 
+RESOLVE_TRIES = 5
 CANCEL_TRIES = 5
 """How often a cancel looks again when the job gets or loses an owner at that very moment."""
 
@@ -78,5 +81,52 @@ async def signal(
 
     In two, a death between them would leave a job waiting for what is there.
     """
+    if check_text(name, "a signal's name").startswith(RESERVED):
+        raise BadData(f"signal names that begin with {RESERVED!r} are Holdfast's own")
     command = c.SignalJob(actor=actor, name=name, body=body, request_id=request_id)
     return await perform(store, id, command, follow=c.Resume(actor=actor))
+
+
+async def resolve(
+    store: Store,
+    id: JobId,
+    actor: Actor,
+    step: str,
+    *,
+    happened: bool,
+    result: Any = None,
+    force: bool = False,
+) -> Job:
+    """Say whether a step had its effect that a job waits to be told of.
+
+    Refused where it does not wait for that: what is kept for later would answer another question.
+    `force` sends it all the same.
+    """
+    name = RESOLVE + check_text(step, "a step's name")
+    said = {"happened": True, "result": result} if happened else {"happened": False}
+    body = encode_body(said, f"the result of step {step!r}")
+    if force:
+        return await signal(store, id, actor, name, body)
+    command = c.SignalJob(actor=actor, name=name, body=body)
+    for _ in range(RESOLVE_TRIES):
+        job = (await store.get([id]))[0]
+        if job is not None and job.wait_for != name:
+            raise _not_asked(job, step)
+        try:
+            rev = None if job is None else job.rev
+            return await perform(store, id, command, expected_rev=rev, follow=c.Resume(actor=actor))
+        except StaleRevision:
+            continue  # it may have been told by somebody else, and then it is not for us
+    raise Refused(f"job {id} changed {RESOLVE_TRIES} times meanwhile", job_id=str(id))
+
+
+def _not_asked(job: Job, step: str) -> Refused:
+    if (job.wait_for or "").startswith(RESOLVE):
+        waits = f"asks about step {(job.wait_for or '').removeprefix(RESOLVE)!r}"
+    else:
+        waits = f"waits for {job.wait_for!r}" if job.wait_for else "waits for nothing"
+    return Refused(
+        f"job {job.public_id} ({job.state}) {waits}, not for what became of step {step!r}",
+        code="not_waiting",
+        job_id=job.public_id,
+    )

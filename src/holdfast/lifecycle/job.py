@@ -173,6 +173,10 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 NO_FACTS = Facts()
 UNKILLABLE = "unkillable"
+RESERVED = "holdfast:"
+"""Begins the names of signals that nobody but Holdfast itself sends."""
+RESOLVE = "resolve:"
+"""Begins the name of the signal that says whether a step happened of which nobody knows."""
 
 
 class Event(Struct, Generic[T_co], frozen=True, kw_only=True, gc=False):

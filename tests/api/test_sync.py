@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, ResultTimeout
-from holdfast.errors import StoreError, ValidationError
+from holdfast import NOT_HAPPENED, Holdfast, ResultTimeout
+from holdfast.errors import Refused, StoreError, ValidationError
 from holdfast.lifecycle.states import State
 from tests.api.acts import watched_app
 from tests.api.test_submitting import greeter
@@ -28,6 +28,10 @@ def test_a_thread_submits_and_waits_without_a_loop(url: str) -> None:
     assert (job.created, job.state) == (True, State.QUEUED)
     with pytest.raises(ResultTimeout):
         job.result_sync(0.01)
+    job.signal_sync("approved", {"by": "ann"})
+    assert [one.name for one in job.record.signals] == ["approved"]
+    with pytest.raises(Refused, match="waits for nothing"):
+        job.resolve_sync("charge", NOT_HAPPENED)
     assert job.cancel_sync(reason="enough") is State.CANCELLED
     assert job.wait_sync() is State.CANCELLED
     assert app.get_sync(job.id).refresh_sync().state is State.CANCELLED

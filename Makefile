@@ -7,6 +7,8 @@ ARGS ?=
 # How long `make chaos` fights, on both stores together; its seed, by chance if there is none.
 SECONDS ?= 120
 SEED ?=
+# How often `make step-kills` kills.
+KILLS ?= 200
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +19,7 @@ STAMP := $(VENV)/.installed
 pytest = $(BIN)/python -m pytest $(1) $(ARGS) || [ $$? -eq 5 ]
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-store chaos soak requirements docs fmt clean system-packages
+.PHONY: help demo test check bench bench-store chaos step-kills soak requirements docs fmt clean system-packages
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -40,6 +42,9 @@ bench-store: $(STAMP) system-packages ## both stores against hand-written SQL, i
 
 chaos: $(STAMP) system-packages ## a seeded nemesis over workers and stores: SECONDS=300 SEED=7
 	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+step-kills: $(STAMP) system-packages ## kill -9 between a step's effect and its record, on each store: KILLS=200
+	KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/crashes/test_step_effects.py $(ARGS)
 
 soak: $(STAMP) system-packages ## a steady load; throughput and sizes must stay flat
 	@$(call run_part,bench/soak.py,-m bench.soak,issue 5)

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from holdfast import Context
 from holdfast.app import Holdfast
+from tests.crashes.paying import paying, paying_in_a_thread
 from tests.support.crew import EFFECTS
 from tests.support.resource import Resource
 
@@ -201,6 +202,9 @@ def make_app(url: str = ":memory:", **settings: Any) -> Holdfast:
     made.task(name="careful", idempotent=False, **MANY)(quick)
     made.task(name="careful_lasting", idempotent=False, **MANY)(lasting)
     made.task(name="patient")(quick)
+    for handler in (paying, paying_in_a_thread):
+        made.task(retries=500, **BRISK)(handler)
+    made.task(name="paying_isolated", isolate="process", retries=500, **STEADY)(paying)
     made.task(isolate="process", **MANY)(isolated)
     made.task(name="steady_gated", retries=50, cancel_grace="0s", **STEADY)(gated)
     made.task(name="steady_lasting", retries=50, **STEADY)(lasting)

@@ -8,7 +8,15 @@ import socket
 import threading
 from collections.abc import Iterator
 
-from holdfast.runners.wire import Frames, Heartbeat, Progress, ToChild, ToWorker, frame
+from holdfast.runners.wire import (
+    TO_CHILD_LIMIT,
+    Frames,
+    Heartbeat,
+    Progress,
+    ToChild,
+    ToWorker,
+    frame,
+)
 
 _READ_SIZE = 64 * 1024
 
@@ -24,7 +32,7 @@ class Channel:
 
     def messages(self) -> Iterator[ToChild]:
         """What the worker says, until it closes the channel or dies."""
-        frames: Frames[ToChild] = Frames(ToChild)
+        frames: Frames[ToChild] = Frames(ToChild, limit=TO_CHILD_LIMIT)
         with contextlib.suppress(OSError):
             while data := self._connection.recv(_READ_SIZE):
                 yield from frames.feed(data)

@@ -118,7 +118,8 @@ class Conversation:
 
     async def _say(self, message: wire.ToChild) -> None:
         try:
-            await self._loop.sock_sendall(self.process.channel, wire.frame(message))
+            framed = wire.frame(message, limit=wire.TO_CHILD_LIMIT)
+            await self._loop.sock_sendall(self.process.channel, framed)
         except OSError as error:
             raise HungUp("closed its channel") from error
 

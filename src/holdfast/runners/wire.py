@@ -18,6 +18,9 @@ from holdfast.lifecycle.payload import BODY_LIMIT
 
 # The largest message is a body, or a report of an error, with a little around it.
 FRAME_LIMIT = BODY_LIMIT + 256 * 1024
+TO_CHILD_LIMIT = 1024**3
+"""A worker says more than a body where it tells all that a job remembers, and it is in its senses:
+what a process says is bounded far below that."""
 _LENGTH_SIZE = 4
 
 
@@ -154,19 +157,20 @@ M = TypeVar("M")
 _encoder = msgspec.msgpack.Encoder()
 
 
-def frame(message: ToChild | ToWorker) -> bytes:
+def frame(message: ToChild | ToWorker, *, limit: int = FRAME_LIMIT) -> bytes:
     """Write a message as it goes over the socket."""
     text = _encoder.encode(message)
-    if len(text) > FRAME_LIMIT:
-        raise Garbled(f"a message of {len(text):,} bytes; the limit is {FRAME_LIMIT:,}")
+    if len(text) > limit:
+        raise Garbled(f"a message of {len(text):,} bytes; the limit is {limit:,}")
     return len(text).to_bytes(_LENGTH_SIZE, "big") + text
 
 
 class Frames(Generic[M]):
     """Puts what is read from a socket together into messages again."""
 
-    def __init__(self, messages: Any) -> None:
-        """Expect messages of these types."""
+    def __init__(self, messages: Any, *, limit: int = FRAME_LIMIT) -> None:
+        """Expect messages of these types, none larger than the limit."""
+        self._limit = limit
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(messages)
         self._buffer = bytearray()
 
@@ -183,8 +187,8 @@ class Frames(Generic[M]):
         if len(self._buffer) < _LENGTH_SIZE:
             return None
         end = _LENGTH_SIZE + int.from_bytes(self._buffer[:_LENGTH_SIZE], "big")
-        if end > _LENGTH_SIZE + FRAME_LIMIT:
-            raise Garbled(f"a message of {end:,} bytes is announced; the limit is {FRAME_LIMIT:,}")
+        if end > _LENGTH_SIZE + self._limit:
+            raise Garbled(f"a message of {end:,} bytes is announced; the limit is {self._limit:,}")
         if len(self._buffer) < end:
             return None
         text = bytes(self._buffer[_LENGTH_SIZE:end])

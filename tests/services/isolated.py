@@ -1,0 +1,132 @@
+"""Durable handlers that run in processes of their own; each tells a file what it did, and where."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from holdfast import NOT_HAPPENED, Context, Happened, PermanentError
+from holdfast.app import Holdfast
+
+app = Holdfast(":memory:", unbounded_leases=True)
+TERMS: dict[str, Any] = {"isolate": "process", "backoff": "1ms", "retries": 3}
+
+
+def note(file: str, what: str) -> str:
+    """Have an effect."""
+    with Path(file).open("a") as out:
+        out.write(f"{what} {os.getpid()}\n")
+    return what
+
+
+def noted(file: str) -> list[str]:
+    """Tell what was done."""
+    path = Path(file)
+    return [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def pids(file: str) -> set[int]:
+    """Tell which processes did it."""
+    return {int(line.split()[1]) for line in Path(file).read_text().splitlines()}
+
+
+async def note_later(file: str, what: str) -> str:
+    """Have an effect in a coroutine."""
+    return note(file, what)
+
+
+@app.task(**TERMS)
+async def in_coroutine(ctx: Context, file: str) -> list[str]:
+    """Fail after the first of two steps, then raise no more."""
+    first = await ctx.step("first", note_later, file, "first")
+    if ctx.attempt == 1:
+        raise OSError("not yet")
+    return [first, await ctx.step("second", note, file, "second")]
+
+
+@app.task(**TERMS)
+def in_function(ctx: Context, file: str) -> list[str]:
+    """Do the same without a loop."""
+    first = ctx.sync.step("first", note, file, "first")
+    if ctx.attempt == 1:
+        raise OSError("not yet")
+    return [first, ctx.sync.step("second", note, file, "second")]
+
+
+@app.task(**TERMS)
+def dies_between(ctx: Context, file: str) -> list[str]:
+    """Die between two steps."""
+    done = [ctx.sync.step("step", note, file, "one")]
+    if ctx.attempt == 1:
+        os._exit(7)
+    return [*done, ctx.sync.step("step", note, file, "two")]
+
+
+def note_and_die(file: str, attempt: int) -> str:
+    """Die between the effect and its record."""
+    told = note(file, "paid")
+    if attempt == 1:
+        os._exit(7)
+    return told
+
+
+def was_noted(file: str, attempt: int) -> Any:
+    """Say whether it happened."""
+    return Happened("paid") if noted(file) else NOT_HAPPENED
+
+
+@app.task(**TERMS)
+async def dies_within(ctx: Context, file: str) -> str:
+    """Die in a step that can be verified."""
+    told: str = await ctx.step("pay", note_and_die, file, ctx.attempt, verify=was_noted)
+    return told
+
+
+@app.task(**TERMS)
+async def waits(ctx: Context, file: str) -> list[Any]:
+    """Be parked by a sleep and by a signal."""
+    note(file, "begin")
+    await ctx.sleep("1ms")
+    return [await ctx.step("before", note, file, "before"), await ctx.wait_for("go"), ctx.attempt]
+
+
+@app.task(**TERMS)
+def waits_in_function(ctx: Context, file: str) -> list[Any]:
+    """Be parked without a loop."""
+    note(file, "begin")
+    ctx.sync.sleep("1ms")
+    before = ctx.sync.step("before", note, file, "before")
+    return [before, ctx.sync.wait_for("go"), ctx.attempt]
+
+
+@app.task(**TERMS)
+def remembers_much(ctx: Context, size: int, steps: int) -> list[int]:
+    """Have more to remember than any one body may be."""
+    sizes = [len(ctx.sync.step("large", large, size)) for _ in range(steps)]
+    if ctx.attempt == 1:
+        raise OSError("not yet")
+    return sizes
+
+
+def large(size: int) -> str:
+    """Return much."""
+    return "x" * size
+
+
+async def take_back(ctx: Context, told: str, /) -> None:
+    """Undo a step."""
+    note(ctx.job.labels["file"], f"undo-{told[:10]}")
+
+
+def undo(ctx: Context, file: str, size: int) -> None:
+    """Undo the whole, and use a step for it."""
+    ctx.sync.step("undo", note, file, "undo-all")
+
+
+@app.task(compensate=undo, compensate_steps={"note": take_back}, **TERMS)
+async def undone(ctx: Context, file: str, size: int = 10) -> None:
+    """Do two steps that have to be undone."""
+    for letter in "ab":
+        await ctx.step("note", note, file, letter * size)
+    raise PermanentError("no")

@@ -12,6 +12,7 @@ import pytest
 from holdfast import Context, PermanentError, TransientError, ValidationError
 from holdfast.app import Holdfast
 from holdfast.errors import JobCancelled, JobDeadLettered, JobFailed, JobTimedOut
+from holdfast.flow.history import ReadEvent
 from holdfast.jobs import JobHandle
 from holdfast.lifecycle.states import State
 
@@ -366,6 +367,29 @@ async def test_an_attempt_whose_job_was_taken_away_is_stopped(app: Holdfast) -> 
         await (await app.store()).bump_epoch()
         assert await job.result(LIMIT) == 2
     assert stopped == ["lease_lost"]
+
+
+async def test_a_lease_that_the_start_cut_short_is_renewed_in_time(app: Holdfast) -> None:
+    opened = asyncio.Event()
+
+    # A claim's lease lasts far longer than a run's, as it does by default.
+    @app.task(lease="60s", heartbeat="1500ms")
+    async def long() -> str:
+        await opened.wait()
+        return "done"
+
+    async with app.worker():
+        job = await long.submit()
+        async with asyncio.timeout(LIMIT):
+            while not await renewals(job):  # noqa: ASYNC110  the ledger gives no signal
+                await asyncio.sleep(0.05)
+        opened.set()
+        assert await job.result(LIMIT) == "done"
+    assert (await job.refresh()).record.attempt == 1
+
+
+async def renewals(job: JobHandle[Any]) -> list[ReadEvent]:
+    return [event for event in await job.events() if event.type == "job_lease_renewed"]
 
 
 async def until(job: JobHandle[Any], state: State) -> None:

@@ -349,4 +349,4 @@ def _prove(sent: Sent, sent_at: float) -> None:
         lease = change.event.lease_expires_at
         # An instant is the lease as it was; only a span was granted now.
         if type(lease) is After:
-            sent.held.prove(sent_at + lease.micros / 1e6)
+            sent.held.prove(sent_at + lease.micros / 1e6, change.event.rev)

@@ -46,6 +46,7 @@ class Held:
         "in_flight",
         "killed_at",
         "listed",
+        "proven_rev",
         "proven_until",
         "rebases",
         "record",
@@ -68,6 +69,7 @@ class Held:
         self.task = task
         # From when the request was sent: a slow reply must not stretch the lease.
         self.proven_until = asked_at + record.policy.lease / 1e6
+        self.proven_rev = record.rev
         self.deadline_at = _deadline(record, self.claimed_at)
         """The job's deadline by the monotonic clock."""
         self.commands: list[Command] = []
@@ -114,10 +116,14 @@ class Held:
             if record.rev > self.record.rev:
                 self.record = record
 
-    def prove(self, until: float) -> None:
-        """Take note of a lease that was granted. From any thread."""
+    def prove(self, until: float, rev: int) -> None:
+        """Take note of the lease that a revision granted. From any thread.
+
+        It replaces the one before, also where it is shorter: a start cuts a claim's lease short.
+        """
         with _LOCK:
-            self.proven_until = max(self.proven_until, until)
+            if rev > self.proven_rev:
+                self.proven_until, self.proven_rev = until, rev
 
     def answer(self, commands: Iterable[Command], refusal: Refusal | None) -> None:
         """Tell whoever asked for commands that they are written, or why they are not."""

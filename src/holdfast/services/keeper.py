@@ -135,7 +135,7 @@ class Keeper:
     def _settle(self, held: Held, change: Change, outcome: Outcome, sent_at: float) -> bool:
         if isinstance(outcome, Committed):
             held.learn(outcome.job)
-            held.prove(sent_at + _granted_seconds(change))
+            held.prove(sent_at + _granted_seconds(change), change.event.rev)
             self._on_news(held)
             return True
         current = outcome.current if isinstance(outcome, Lost) else None

@@ -16,6 +16,8 @@ from holdfast.lifecycle.states import Cancel as Mode
 from holdfast.ports import Store
 
 RESOLVE_TRIES = 5
+SIGNAL_REBASES = 100
+"""How often a signal is decided anew: a job that works through signals changes with each."""
 CANCEL_TRIES = 5
 """How often a cancel looks again when the job gets or loses an owner at that very moment."""
 
@@ -84,7 +86,7 @@ async def signal(
     if check_text(name, "a signal's name").startswith(RESERVED):
         raise BadData(f"signal names that begin with {RESERVED!r} are Holdfast's own")
     command = c.SignalJob(actor=actor, name=name, body=body, request_id=request_id)
-    return await perform(store, id, command, follow=c.Resume(actor=actor))
+    return await perform(store, id, command, follow=c.Resume(actor=actor), rebases=SIGNAL_REBASES)
 
 
 async def resolve(

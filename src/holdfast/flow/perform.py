@@ -29,18 +29,20 @@ async def perform(
     *,
     expected_rev: int | None = None,
     follow: Command | None = None,
+    rebases: int = REBASES,
 ) -> Job:
     """Carry a command out, once, and return the record it led to.
 
     An `expected_rev` given by the caller is never rebased: if the job has moved on, it is told so.
-    `follow` is carried out in the same commit, if the law allows it upon the first.
+    `follow` is carried out in the same commit, if the law allows it upon the first. `rebases` is
+    how often it is decided anew when somebody else came first.
     """
     job = await _read(store, id)
     if repeat := await _repeated(store, job, command):
         return repeat
     _check_revision(job, expected_rev)
     decision = decide(job, command)
-    for _ in range(REBASES + 1):
+    for _ in range(rebases + 1):
         change = _accepted(job, decision)
         if change is None:
             return job
@@ -48,7 +50,7 @@ async def perform(
         if not isinstance(outcome, Lost):
             return _written(job, outcome)
         job, decision = await _decide_anew(store, change, outcome, command, expected_rev)
-    raise Refused(f"job {job.public_id} changed {REBASES} times meanwhile", job_id=job.public_id)
+    raise Refused(f"job {job.public_id} changed {rebases} times meanwhile", job_id=job.public_id)
 
 
 async def _read(store: Store, id: JobId) -> Job:

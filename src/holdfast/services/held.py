@@ -101,6 +101,12 @@ class Held:
         return (policy.running_lease if running else policy.lease) / 1e6
 
     @property
+    def shortest_lease_seconds(self) -> float:
+        """How long the shorter of its two leases is: a start may cut a claim's short any time."""
+        policy = self.record.policy
+        return min(policy.running_lease, policy.lease) / 1e6
+
+    @property
     def mine(self) -> bool:
         """Whether the record, as last seen, is still held by this attempt."""
         record = self.record

@@ -107,7 +107,7 @@ class Keeper:
         return True
 
     def _rest(self) -> float:
-        shortest = min((held.lease_seconds for held in self._held()), default=60.0)
+        shortest = min((held.shortest_lease_seconds for held in self._held()), default=60.0)
         return min(max(shortest / LOOKS_PER_LEASE, SHORTEST_REST_SECONDS), LONGEST_REST_SECONDS)
 
     async def _renew_due(self) -> None:

@@ -193,6 +193,15 @@ def huge(ctx: Context, size: int) -> str:
     return "x" * size
 
 
+async def brooding(ctx: Context, die: bool = False) -> list[Done]:
+    """Spawn three children and gather them; if wanted, die in between the first time."""
+    quick_task = app.tasks["quick"]
+    children = [await ctx.spawn(quick_task) for _ in range(3)]
+    if die and ctx.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await ctx.gather(*children)
+
+
 def make_app(url: str = ":memory:", **settings: Any) -> Holdfast:
     """Make an app with all of these tasks."""
     made = Holdfast(url, unbounded_leases=True, **settings)
@@ -206,6 +215,8 @@ def make_app(url: str = ":memory:", **settings: Any) -> Holdfast:
         made.task(retries=500, **BRISK)(handler)
     made.task(name="paying_isolated", isolate="process", retries=500, **STEADY)(paying)
     made.task(isolate="process", **MANY)(isolated)
+    made.task(**MANY)(brooding)
+    made.task(name="brooding_isolated", isolate="process", retries=50, **STEADY)(brooding)
     made.task(name="steady_gated", retries=50, cancel_grace="0s", **STEADY)(gated)
     made.task(name="steady_lasting", retries=50, **STEADY)(lasting)
     made.task(retries=50, **STEADY)(blocking)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS, REFUSED
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Actor, Job
 from holdfast.lifecycle.payload import encode_body
-from holdfast.lifecycle.states import Cancel, Role, State
+from holdfast.lifecycle.states import Cancel, Link, Role, State
 from holdfast.ports import Store
 from holdfast.testing.acts import claim, claim_one, do, job_in, running_job, stored, submit_one
 from holdfast.testing.factories import owner_of
@@ -201,3 +202,41 @@ def test_hostile_text_cannot_speak_to_the_terminal(place: str) -> None:
                   ["queues", "resume", HOSTILE], ["show", HOSTILE, "--tenant", HOSTILE],
                   ["ls", "--json"], ["show", HOSTILE, "--json"]):  # fmt: skip
         assert_harmless(run(place, *words).output)
+
+
+async def _family(store: Store) -> None:
+    top = await running_job(store, job_id="top", task="order")
+    link: dict[str, Any] = {"link_kind": Link.CHILD, "parent_id": top.id}
+    middle = await running_job(store, job_id="middle", task="ship", step_index=0, **link)
+    await submit_one(store, job_id="other", task=HOSTILE, step_index=1, **link)
+    await dead(store, job_id="leaf", task="pack", parent_id=middle.id, link_kind=Link.RETRY)
+
+
+def test_a_family_is_drawn_as_a_tree(place: str) -> None:
+    on(place, _family)
+    outcome = run(place, "show", "top", "--tree")
+    assert outcome.exit_code == 0, outcome.output
+    lines = outcome.stdout.splitlines()
+    assert lines[:3] == [
+        "top  order  running",
+        "├─ child 0: middle  ship  running",
+        "│  └─ retry: leaf  pack  dead_lettered (timeout)",
+    ]
+    assert lines[3].startswith("└─ child 1: other  ")
+    assert_harmless(outcome.stdout)
+
+
+def test_a_job_in_the_middle_is_shown_with_its_line(place: str) -> None:
+    on(place, _family)
+    assert run(place, "show", "middle", "--tree").stdout.splitlines() == [
+        "top  order  running",
+        "   child 0: middle  ship  running  <",
+        "   └─ retry: leaf  pack  dead_lettered (timeout)",
+    ]
+
+
+def test_a_tree_is_there_for_scripts_too(place: str) -> None:
+    on(place, _family)
+    shown = answered(place, "show", "middle", "--tree")
+    assert [node["job_id"] for node in shown["above"]] == ["top"]
+    assert shown["tree"]["below"][0]["link"] == "retry"

@@ -8,13 +8,15 @@ import pytest
 
 from holdfast.flow import reasons as r
 from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.family import CHILDREN, wait_name
 from holdfast.lifecycle.job import Actor
 from holdfast.lifecycle.policy import Policy
-from holdfast.lifecycle.states import Cancel, Role, State
+from holdfast.lifecycle.states import Cancel, Link, Role, State
 from holdfast.lifecycle.times import After
 from holdfast.ports import Store
 from holdfast.testing.acts import claim_one, claimed_job, do, job_in, passed, running_job
-from holdfast.testing.factories import CONTROL, HOUR, SHORT_CLAIM, SHORT_RUN, owner_of
+from holdfast.testing.factories import CONTROL, HOUR, SHORT_CLAIM, SHORT_RUN, new_job, owner_of
+from tests.flow.families import child_of, waiting_parent
 from tests.flow.why.acts import ask, codes, served, silence, unkillable, worker
 
 
@@ -178,3 +180,34 @@ async def test_a_claim_of_an_older_epoch_waits_for_a_reconciler(store: Store) ->
     _, reason = await ask(store, job, r.Overdue)
 
     assert (reason.what, reason.worker) == ("epoch", "worker-1")
+
+
+async def test_a_parent_names_the_children_it_waits_for(store: Store) -> None:
+    parent, children = await waiting_parent(
+        store, *[State.QUEUED] * 7, State.SUCCEEDED, name=wait_name(range(1, 8))
+    )
+    answer, reason = await ask(store, parent, r.WaitsForChildren)
+
+    assert (reason.live, reason.more, reason.since) == (6, False, parent.updated_at)
+    assert [one.job_id for one in reason.children] == [str(job.id) for job in children[1:6]]
+    assert "waits for 6 children since" in answer.text
+    assert f"{children[1].id} (greet, queued)" in answer.text
+
+
+async def test_a_parent_names_the_next_try_of_a_child(store: Store) -> None:
+    parent = await running_job(store)
+    first = await child_of(store, parent, policy=Policy(max_attempts=3, idempotent=False))
+    again = new_job(parent_id=first.id, link_kind=Link.RETRY)
+    await do(store, first, c.Fail(actor=owner_of(first), error_code="boom", submits=(again,)))
+    parent = await do(store, parent, c.Wait(actor=owner_of(parent), signal=CHILDREN))
+    _, reason = await ask(store, parent, r.WaitsForChildren)
+
+    assert [one.job_id for one in reason.children] == [str(again.record.id)]
+
+
+async def test_a_parent_whose_children_have_ended_waits_for_a_reconciler(store: Store) -> None:
+    parent, _ = await waiting_parent(store, State.SUCCEEDED)
+    answer, reason = await ask(store, parent, r.Overdue)
+
+    assert reason.what == "children"
+    assert "the children it waits for have ended" in answer.text

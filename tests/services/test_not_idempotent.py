@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ from holdfast import Backoff, Context, PermanentError, TransientError
 from holdfast.app import Holdfast
 from holdfast.errors import JobDeadLettered, JobFailed, ResultTimeout
 from holdfast.jobs import JobHandle
+from holdfast.lifecycle.job import Change
 from holdfast.lifecycle.states import Link, State
 from holdfast.lifecycle.times import SECOND
+from holdfast.ports import Outcome
 from tests.services.test_worker import LIMIT, types
 
 ONCE: dict[str, Any] = {"idempotent": False, "backoff": "1ms"}
@@ -178,29 +182,32 @@ async def test_a_run_killed_at_its_time_limit_is_retried_as_a_new_job(app: Holdf
 
 
 @pytest.mark.req("A16")
-@pytest.mark.parametrize("isolate", [None, "thread"])
-async def test_its_start_is_in_the_ledger_before_the_handler_acts(
-    app: Holdfast, isolate: str | None
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_what_must_not_run_twice_acts_only_once_its_start_is_in_the_ledger(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch, idempotent: bool
 ) -> None:
-    """The handler's first effect is to look: it must find its own start."""
-    found: list[str] = []
+    """The commit of the start is held up; the other kind of handler does not wait for it."""
+    sent, gate = asyncio.Event(), asyncio.Event()
+    begun: list[list[str]] = []
 
-    async def look(ctx: Context) -> None:
-        handle = await app.get(ctx.job.id)
-        found.extend(event.type for event in await handle.events())
+    @app.task(idempotent=idempotent)
+    async def act(ctx: Context) -> None:
+        begun.append(await types(await app.get(ctx.job.id)) if gate.is_set() else [])
 
-    if isolate is None:
+    worker = app.worker()
+    commit = worker._store.commit
 
-        @app.task(name="act", **ONCE)
-        async def on_the_loop(ctx: Context) -> None:
-            await look(ctx)
-    else:
+    async def held_up(changes: Sequence[Change]) -> list[Outcome]:
+        if changes:  # a sweep finds nothing, and says so
+            sent.set()
+            await gate.wait()
+        return await commit(changes)
 
-        @app.task(name="act", **ONCE)
-        def in_a_thread(ctx: Context) -> None:
-            handle = app.get_sync(ctx.job.id)
-            found.extend(event.type for event in app.run_sync(handle.events(), ""))
-
-    async with app.worker():
-        await (await app.submit("act")).result(LIMIT)
-    assert found == ["job_created", "job_claimed", "job_started"]
+    monkeypatch.setattr(worker._store, "commit", held_up)
+    async with worker:
+        job = await act.submit()
+        await asyncio.wait_for(sent.wait(), LIMIT)
+        assert begun == ([[]] if idempotent else [])
+        gate.set()
+        await job.result(LIMIT)
+    assert begun == ([[]] if idempotent else [["created", "claimed", "started"]])

@@ -142,6 +142,10 @@ class Desk:
         if held.gone:
             return None
         commands = _together(held.commands)
+        if held.unsure_since is not None and _holds_already(held, held.record):
+            held.in_flight = len(held.commands)
+            self._written(held)
+            return None
         try:
             changes = self._changes(held, commands)
         except BadData as error:
@@ -230,10 +234,13 @@ class Desk:
 
     def _settle(self, sent: Sent, outcome: Outcome, sent_at: float) -> None:
         held = sent.held
+        if held.gone:
+            # It was given up meanwhile, and what was posted for it is struck.
+            return
         if type(outcome) is Committed:
             self._accepted(sent, outcome.job, sent_at)
         elif type(outcome) is Lost:
-            if outcome.current is not None and _has_landed(sent, outcome.current):
+            if outcome.current is not None and _holds_already(held, outcome.current):
                 self._accepted(sent, outcome.current, sent_at)
                 return
             held.in_flight = 0
@@ -331,13 +338,12 @@ def _together(commands: list[c.Command]) -> list[c.Command]:
     return commands
 
 
-def _has_landed(sent: Sent, current: Job) -> bool:
-    """Whether a commit that missed had been written before: then its reply was lost.
+def _holds_already(held: Held, current: Job) -> bool:
+    """Whether what ends an attempt had been written before: then its reply was lost.
 
     The last command tells for all: they are written together, and it is what ended the attempt.
     """
-    held = sent.held
-    last = held.commands[sent.commands - 1]
+    last = held.commands[-1] if held.commands else START
     if last is START or is_owner(current, held.actor):
         return False
     return type(decide(current, last)) is Unchanged

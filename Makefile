@@ -16,7 +16,7 @@ STAMP := $(VENV)/.installed
 
 # Apart from each other, because live workers with short leases suffer beside a crowd of processes.
 # Code 5 is "nothing selected", which ARGS may well lead to.
-pytest = $(BIN)/python -m pytest $(1) $(ARGS) || [ $$? -eq 5 ]
+pytest = { $(BIN)/python -m pytest $(1) $(ARGS) || [ $$? -eq 5 ]; }
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench bench-store chaos step-kills soak requirements docs fmt clean system-packages
@@ -28,9 +28,11 @@ demo: $(STAMP) ## submit, claim and finish jobs on SQLite, and print their ledge
 	@$(call run_part,examples/demo.py,-m examples.demo,issue 2)
 
 test: $(STAMP) system-packages ## all tests, on SQLite and on a private PostgreSQL
-	$(call pytest,-n 3 --dist loadgroup -m "not live and not crowd")
-	$(call pytest,-n 2 --dist loadgroup -m live)
-	$(call pytest,-m crowd)
+	@failed=0; \
+	$(call pytest,-n 3 --dist loadgroup -m "not live and not crowd") || failed=1; \
+	$(call pytest,-n 2 --dist loadgroup -m live) || failed=1; \
+	$(call pytest,-m crowd) || failed=1; \
+	exit $$failed
 
 check: $(STAMP) ## format, lint, types, layers, generated files, dead code, requirement ids
 	@$(BIN)/python -m tools.check

@@ -58,7 +58,8 @@ async def test_poison_in_a_process_of_its_own_ends_in_the_dead_letters_and_hurts
         code = "validation_failed" if name in UNFIT_RESULT else "exhausted_retries"
         assert await facts_of(job) == (State.DEAD_LETTERED, code, tries), name
         begun = [effect.attempt for effect in resource.of(job.id) if effect.what == "begin"]
-        assert begun == list(range(1, tries + 1)), name
+        assert len(begun) == tries, (name, begun)
+        assert begun == sorted(set(begun)), (name, begun)
     everything = [job.id for job in (*poison.values(), *sound)]
     await assert_kept(await app.store(), resource, everything)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.errors import BadData, Refused, StaleRevision, StoreError
 from holdfast.flow.children import tend
-from holdfast.flow.perform import perform
+from holdfast.flow.perform import check_revision, perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import RESERVED, RESOLVE, Actor, Job, JobId
 from holdfast.lifecycle.payload import check_text, encode_body
@@ -30,6 +30,7 @@ async def cancel(
     hard: bool = False,
     reason: str | None = None,
     request_id: str | None = None,
+    expected_rev: int | None = None,
 ) -> Job:
     """Cancel a job: at once where nobody holds it, else by asking its owner.
 
@@ -39,6 +40,7 @@ async def cancel(
     for _ in range(CANCEL_TRIES):
         job = (await store.get([id]))[0]
         if job is not None and job.terminal:
+            check_revision(job, expected_rev)
             return job
         owned = job is not None and job.state in OWNED
         command: c.Command = (
@@ -52,7 +54,7 @@ async def cancel(
             else c.Cancel(actor=actor, reason=reason, request_id=request_id)
         )
         try:
-            job = await perform(store, id, command)
+            job = await perform(store, id, command, expected_rev=expected_rev)
             await _reach_children(store, id, actor)
             return job
         except Refused as error:
@@ -78,6 +80,7 @@ async def signal(
     body: bytes = b"null",
     *,
     request_id: str | None = None,
+    expected_rev: int | None = None,
 ) -> Job:
     """Send a signal, and wake the job if it was waiting for it: in one commit.
 
@@ -86,7 +89,14 @@ async def signal(
     if check_text(name, "a signal's name").startswith(RESERVED):
         raise BadData(f"signal names that begin with {RESERVED!r} are Holdfast's own")
     command = c.SignalJob(actor=actor, name=name, body=body, request_id=request_id)
-    return await perform(store, id, command, follow=c.Resume(actor=actor), rebases=SIGNAL_REBASES)
+    return await perform(
+        store,
+        id,
+        command,
+        expected_rev=expected_rev,
+        follow=c.Resume(actor=actor),
+        rebases=SIGNAL_REBASES,
+    )
 
 
 async def resolve(

@@ -40,7 +40,7 @@ async def perform(
     job = await _read(store, id)
     if repeat := await _repeated(store, job, command):
         return repeat
-    _check_revision(job, expected_rev)
+    check_revision(job, expected_rev)
     decision = decide(job, command)
     for _ in range(rebases + 1):
         change = _accepted(job, decision)
@@ -89,7 +89,8 @@ async def _event_of(store: Store, id: JobId, request_id: str) -> LoggedEvent | N
     return None
 
 
-def _check_revision(job: Job, expected_rev: int | None) -> None:
+def check_revision(job: Job, expected_rev: int | None) -> None:
+    """Refuse if the caller knows another revision than the job's (C3)."""
     if expected_rev is not None and job.rev != expected_rev:
         raise StaleRevision(
             f"job {job.public_id} is at revision {job.rev}, not {expected_rev}; read it again",
@@ -130,7 +131,7 @@ async def _decide_anew(
     current = outcome.current
     if current is None:
         raise NoSuchJob(f"job {change.id} is gone", job_id=str(change.id))
-    _check_revision(current, expected_rev)
+    check_revision(current, expected_rev)
     if current.rev == change.record.rev:
         # The record is unchanged, so it was the lease that had passed by the store's clock.
         raise LeaseConflictError(

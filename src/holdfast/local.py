@@ -1,0 +1,336 @@
+"""The operations on a store at hand: for one actor, and one tenant or all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from msgspec.structs import asdict, replace
+
+from holdfast.context import TRACEPARENT
+from holdfast.errors import BadData, HoldfastError, NoSuchJob, ResultTimeout, ValidationError
+from holdfast.flow import intervene
+from holdfast.flow import letters as letter_box
+from holdfast.flow import redrive as redriving
+from holdfast.flow.history import ReadEvent, history
+from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
+from holdfast.flow.lineage import Lineage, lineage
+from holdfast.flow.outcomes import Outcome, outcome
+from holdfast.flow.redrive import AS_IT_WAS, Wish
+from holdfast.flow.submit import refused_submit
+from holdfast.flow.why import Why, why
+from holdfast.identity import mint_id
+from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent, NewJob
+from holdfast.lifecycle.payload import Body, check_body, check_text, decode_body
+from holdfast.lifecycle.policy import DEFAULT_POLICY
+from holdfast.lifecycle.states import KeyKind, Link, Role, State
+from holdfast.lifecycle.submit import Submission
+from holdfast.lifecycle.submit import submit as decide_submit
+from holdfast.operations import Answer, Depth, Roll, Wanted, Which
+from holdfast.options import check_fields, job_fields
+from holdfast.ports import Page, Query, QueueStatus, SubmitRefused, Tail
+from holdfast.services.session import Session
+from holdfast.spans import Span, span_seconds
+from holdfast.tasks import Task
+from holdfast.telemetry.tracing import trace_id_of
+
+DEFAULT_TENANT = "default"
+_ASIDE = ("task", "args", "tenant", "parent", "traceparent")
+"""Of what is wanted, all that is no option of a submission."""
+
+
+class LocalOperations:
+    """Operations over an open session."""
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        name: str,
+        tenant: str | None = DEFAULT_TENANT,
+        tasks: Mapping[str, Task[Any, Any]] | None = None,
+    ) -> None:
+        """Act as `name` for a tenant; None acts for all.
+
+        Of `tasks` the terms and signatures are known; any other task is taken as it is asked for.
+        """
+        self._session = session
+        self._store = session.store
+        self._gateway = Actor(Role.GATEWAY, check_text(name, "name", limit=200))
+        self._control = Actor(Role.CONTROL, name)
+        self._tenant = tenant
+        self._tasks = tasks or {}
+
+    async def submit(self, wanted: Sequence[Wanted]) -> list[Answer]:
+        """Submit jobs together; each is answered for itself, in order."""
+        answers: dict[int, Answer] = {}
+        decided: dict[int, NewJob] = {}
+        for number, one in enumerate(wanted):
+            try:
+                decided[number] = await self._decide(one)
+            except HoldfastError as error:
+                answers[number] = error
+        outcomes = await self._session.gathering.submit(list(decided.values()))
+        for number, written in zip(decided, outcomes, strict=True):
+            answers[number] = (
+                refused_submit(written) if isinstance(written, SubmitRefused) else written
+            )
+        return [answers[number] for number in range(len(wanted))]
+
+    async def _decide(self, wanted: Wanted) -> NewJob:
+        task = self._tasks.get(wanted.task)
+        policy = DEFAULT_POLICY if task is None else task.policy
+        fields = job_fields(_options(wanted), policy)
+        check_fields(fields)
+        if task is not None:
+            fields = {
+                "queue": task.queue,
+                "priority": task.priority,
+                "needs": task.needs,
+                "policy": task.policy,
+            } | fields
+        if wanted.parent is not None:
+            parent = await self.get(wanted.parent)
+            fields |= {"parent_id": parent.id, "link_kind": Link.CHILD}
+        if wanted.traceparent is not None:
+            fields["env"] = {**fields.get("env", {}), TRACEPARENT: wanted.traceparent}
+            fields["trace_id"] = trace_id_of(wanted.traceparent)
+        fields["tenant"] = self._tenant_of(wanted.tenant)
+        body = _arguments(wanted, task)
+        submission = Submission(id=mint_id(), task=wanted.task, body=body, **fields)
+        return decide_submit(submission, self._gateway)
+
+    def _tenant_of(self, said: str | None) -> str:
+        if self._tenant is None:
+            return DEFAULT_TENANT if said is None else said
+        if said not in (None, self._tenant):
+            raise BadData(f"tenant must be left out, or be {self._tenant!r}")
+        return self._tenant
+
+    async def get(self, job: Which, *, tenant: str | None = None) -> Job:
+        """Read a job."""
+        wanted = self._tenant_of(tenant) if tenant is not None else self._tenant
+        id_ = await self._look_up(job, wanted)
+        record = None if id_ is None else (await self._store.get([id_]))[0]
+        if record is None or wanted not in (None, record.tenant):
+            raise NoSuchJob(f"no job {job}", job_id=str(job))
+        return record
+
+    async def _look_up(self, job: Which, tenant: str | None) -> JobId | None:
+        if isinstance(job, UUID):
+            return job
+        text = check_text(job, "job_id")
+        found = await self._store.look_up(tenant or DEFAULT_TENANT, KeyKind.JOB_ID, text)
+        if found is None and tenant is None:
+            try:
+                return JobId(UUID(text))
+            except ValueError:
+                return None
+        return found
+
+    async def find(self, query: Query) -> Page:
+        """List jobs, newest first."""
+        if self._tenant is not None:
+            query = replace(query, tenant=self._tenant_of(query.tenant))
+        return await self._store.find(query)
+
+    async def events(self, job: Which, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
+        """Read a job's events after a revision."""
+        return await self._store.events((await self.get(job)).id, after=after, limit=limit)
+
+    async def history(self, job: Which) -> list[ReadEvent]:
+        """Read a job's whole history, each event complete in itself."""
+        return await history(self._store, (await self.get(job)).id)
+
+    async def ended(self, job: Which, timeout: Span | None = None) -> Job:
+        """Wait until a job has ended; ResultTimeout if that takes longer."""
+        limit = None if timeout is None else span_seconds(timeout, "timeout")
+        return await self._session.watching.ended((await self.get(job)).id, limit)
+
+    async def outcome(self, job: Which) -> Outcome:
+        """Tell how a job that has ended did; of one that was tried again as a new job, the last."""
+        record = await self.get(job)
+        told = await outcome(self._store, record)
+        if told is None:
+            raise ResultTimeout(f"job {job} has not ended", job_id=str(job))
+        return told
+
+    async def cancel(
+        self,
+        job: Which,
+        *,
+        hard: bool = False,
+        reason: str | None = None,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
+    ) -> Job:
+        """Cancel a job: at once where nobody holds it, else by asking its owner."""
+        return await intervene.cancel(
+            self._store,
+            (await self.get(job)).id,
+            self._control,
+            hard=hard,
+            reason=reason,
+            request_id=request_id,
+            expected_rev=expected_rev,
+        )
+
+    async def signal(
+        self,
+        job: Which,
+        name: str,
+        body: bytes = b"null",
+        *,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
+    ) -> Job:
+        """Send a job a signal."""
+        return await intervene.signal(
+            self._store,
+            (await self.get(job)).id,
+            self._control,
+            name,
+            check_body(body, f"the payload of signal {name!r}"),
+            request_id=request_id,
+            expected_rev=expected_rev,
+        )
+
+    async def resolve(
+        self, job: Which, step: str, *, happened: bool, result: Any = None, force: bool = False
+    ) -> Job:
+        """Say whether a step had its effect that a job asks about."""
+        return await intervene.resolve(
+            self._store,
+            (await self.get(job)).id,
+            self._control,
+            step,
+            happened=happened,
+            result=result,
+            force=force,
+        )
+
+    async def why(self, job: Which) -> Why:
+        """Tell why a job stands where it stands."""
+        return await why(self._store, (await self.get(job)).id)
+
+    async def lineage(self, job: Which) -> Lineage:
+        """Read the tree that a job stands in."""
+        return await lineage(self._store, await self.get(job))
+
+    async def letters(
+        self, letters: LetterFilter, *, before: JobId | None = None, limit: int = 50
+    ) -> LetterPage:
+        """List dead letters, newest job first."""
+        if self._tenant is not None:
+            letters = replace(letters, tenant=self._tenant_of(letters.tenant))
+        return await letter_box.list_letters(self._store, letters, before=before, limit=limit)
+
+    async def letter(self, job: Which) -> DeadLetter:
+        """Read one dead letter."""
+        return await letter_box.show(self._store, (await self.get(job)).id)
+
+    async def redrive(
+        self,
+        job: Which,
+        *,
+        wish: Wish = AS_IT_WAS,
+        again: bool = False,
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> Job:
+        """Make a new job of a dead letter, once, and return it."""
+        return await redriving.redrive(
+            self._store,
+            (await self.get(job)).id,
+            self._control,
+            wish=wish,
+            again=again,
+            reason=reason,
+            request_id=request_id,
+        )
+
+    async def discard(
+        self, job: Which, *, reason: str | None = None, request_id: str | None = None
+    ) -> Job:
+        """Put an open letter away."""
+        return await redriving.discard(
+            self._store,
+            (await self.get(job)).id,
+            self._control,
+            reason=reason,
+            request_id=request_id,
+        )
+
+    async def queues(self) -> list[Depth]:
+        """List queues by name: their depth, and whether they are paused."""
+        depth: dict[str, dict[State, int]] = {}
+        for one in await self._store.counts(self._tenant):
+            states = depth.setdefault(one.queue, {})
+            states[one.state] = states.get(one.state, 0) + one.jobs
+        paused = {one.name: one for one in await self._store.queues()}
+        # A queue that a tenant has no jobs in is none of its business.
+        names = depth.keys() if self._tenant is not None else depth.keys() | paused.keys()
+        return [_depth(name, depth.get(name, {}), paused.get(name)) for name in sorted(names)]
+
+    async def pause(
+        self, queue: str, *, reason: str | None = None, request_id: str | None = None
+    ) -> QueueStatus:
+        """Let no job of a queue be claimed; only for whoever acts for all tenants."""
+        return await self._store.pause(
+            check_text(queue, "queue", limit=200),
+            actor=self._control.label,
+            reason=_text(reason, "reason"),
+            request_id=_text(request_id, "request_id"),
+        )
+
+    async def resume(
+        self, queue: str, *, reason: str | None = None, request_id: str | None = None
+    ) -> QueueStatus:
+        """Let a queue's jobs be claimed again; only for whoever acts for all tenants."""
+        return await self._store.resume(
+            check_text(queue, "queue", limit=200),
+            actor=self._control.label,
+            reason=_text(reason, "reason"),
+            request_id=_text(request_id, "request_id"),
+        )
+
+    async def workers(self, *, seen_since: int | None = None, limit: int = 1000) -> Roll:
+        """List workers, live, silent and ended ones."""
+        now = (await self._store.clock()).now
+        return Roll(now=now, workers=await self._store.workers(seen_since=seen_since, limit=limit))
+
+    async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
+        """Read all events after a cursor without ever missing one."""
+        return await self._store.tail(cursor, limit=limit)
+
+
+def _options(wanted: Wanted) -> Any:
+    said = asdict(wanted)
+    return {name: value for name, value in said.items() if value is not None and name not in _ASIDE}
+
+
+def _arguments(wanted: Wanted, task: Task[Any, Any] | None) -> Body:
+    body = check_body(bytes(wanted.args), "args")
+    if not isinstance(decode_body(body), dict):
+        raise ValidationError("args must be an object of named arguments")
+    if task is not None:
+        task.bind(body)
+    return body
+
+
+def _depth(queue: str, jobs: dict[State, int], status: QueueStatus | None) -> Depth:
+    jobs = {state: number for state, number in jobs.items() if number}
+    if status is None or status.paused_at is None:
+        return Depth(queue=queue, jobs=jobs)
+    return Depth(
+        queue=queue,
+        jobs=jobs,
+        paused_at=status.paused_at,
+        paused_by=status.paused_by,
+        reason=status.reason,
+    )
+
+
+def _text(value: str | None, what: str) -> str | None:
+    return None if value is None else check_text(value, what)

@@ -1,0 +1,187 @@
+"""Everything that can be done with jobs from outside, wherever they are kept.
+
+An app, the command line and the HTTP server say these words to a store at hand (`local`), a client
+says them to a server (`client`). Whoever holds an `Operations` acts as one actor for one tenant,
+or for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal, Protocol, TypeAlias
+
+from msgspec import Raw, Struct
+
+from holdfast.errors import HoldfastError
+from holdfast.flow.history import ReadEvent
+from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
+from holdfast.flow.lineage import Lineage
+from holdfast.flow.outcomes import Outcome
+from holdfast.flow.redrive import AS_IT_WAS, Wish
+from holdfast.flow.why import Why
+from holdfast.lifecycle.job import Job, JobId, LoggedEvent
+from holdfast.lifecycle.states import State
+from holdfast.ports import Page, Query, QueueStatus, Submitted, Tail, WorkerStatus
+from holdfast.spans import Span
+
+Which: TypeAlias = JobId | str
+"""A job by its internal id, or by any text that its tenant knows it by."""
+
+
+class Wanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A job as it is asked for from outside: a task by its name, and what `options(…)` takes."""
+
+    task: str
+    args: Raw = Raw(b"{}")
+    """A JSON object of named arguments."""
+    tenant: str | None = None
+    """Only for whoever acts for all tenants; else it is the asker's own."""
+    queue: str | None = None
+    priority: Literal["critical", "interactive", "batch"] | None = None
+    needs: tuple[str, ...] | None = None
+    delay: Span | None = None
+    run_at: datetime | None = None
+    deadline: Span | datetime | None = None
+    retries: int | None = None
+    backoff: Span | None = None
+    timeout: Span | None = None
+    start_timeout: Span | None = None
+    job_id: str | None = None
+    request_id: str | None = None
+    client_job_id: str | None = None
+    dedupe_key: str | None = None
+    unique: Literal["live"] | None = None
+    parent: str | None = None
+    workflow_id: str | None = None
+    step_index: int | None = None
+    correlation_id: str | None = None
+    traceparent: str | None = None
+    labels: dict[str, str] | None = None
+    env: dict[str, str] | None = None
+
+
+class Depth(Struct, frozen=True, kw_only=True):
+    """A queue: how many jobs are in which state, and whether it is paused."""
+
+    queue: str
+    jobs: dict[State, int]
+    paused_at: int | None = None
+    paused_by: str | None = None
+    reason: str | None = None
+
+
+class Roll(Struct, frozen=True, kw_only=True):
+    """Workers, the most recently seen first, as of `now` on the store's clock."""
+
+    now: int
+    workers: list[WorkerStatus]
+
+
+Answer: TypeAlias = Submitted | HoldfastError
+"""What became of one of many: the job it led to, or why not."""
+
+
+class Operations(Protocol):
+    """What can be done with jobs. NoSuchJob also where a job is another tenant's.
+
+    A `request_id` makes a repetition harmless; an `expected_rev` that is not the job's revision is
+    refused with StaleRevision (C3).
+    """
+
+    async def submit(self, wanted: Sequence[Wanted]) -> list[Answer]:
+        """Submit jobs together; each is answered for itself, in order."""
+
+    async def get(self, job: Which, *, tenant: str | None = None) -> Job:
+        """Read a job."""
+
+    async def find(self, query: Query) -> Page:
+        """List jobs, newest first."""
+
+    async def events(self, job: Which, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
+        """Read a job's events after a revision."""
+
+    async def history(self, job: Which) -> list[ReadEvent]:
+        """Read a job's whole history, each event complete in itself."""
+
+    async def ended(self, job: Which, timeout: Span | None = None) -> Job:
+        """Wait until a job has ended; ResultTimeout if that takes longer."""
+
+    async def outcome(self, job: Which) -> Outcome:
+        """Tell how a job that has ended did; of one that was tried again as a new job, the last."""
+
+    async def cancel(
+        self,
+        job: Which,
+        *,
+        hard: bool = False,
+        reason: str | None = None,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
+    ) -> Job:
+        """Cancel a job: at once where nobody holds it, else by asking its owner."""
+
+    async def signal(
+        self,
+        job: Which,
+        name: str,
+        body: bytes = b"null",
+        *,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
+    ) -> Job:
+        """Send a job a signal."""
+
+    async def resolve(
+        self, job: Which, step: str, *, happened: bool, result: Any = None, force: bool = False
+    ) -> Job:
+        """Say whether a step had its effect that a job asks about."""
+
+    async def why(self, job: Which) -> Why:
+        """Tell why a job stands where it stands."""
+
+    async def lineage(self, job: Which) -> Lineage:
+        """Read the tree that a job stands in."""
+
+    async def letters(
+        self, letters: LetterFilter, *, before: JobId | None = None, limit: int = 50
+    ) -> LetterPage:
+        """List dead letters, newest job first."""
+
+    async def letter(self, job: Which) -> DeadLetter:
+        """Read one dead letter."""
+
+    async def redrive(
+        self,
+        job: Which,
+        *,
+        wish: Wish = AS_IT_WAS,
+        again: bool = False,
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> Job:
+        """Make a new job of a dead letter, once, and return it."""
+
+    async def discard(
+        self, job: Which, *, reason: str | None = None, request_id: str | None = None
+    ) -> Job:
+        """Put an open letter away."""
+
+    async def queues(self) -> list[Depth]:
+        """List queues by name: their depth, and whether they are paused."""
+
+    async def pause(
+        self, queue: str, *, reason: str | None = None, request_id: str | None = None
+    ) -> QueueStatus:
+        """Let no job of a queue be claimed; only for whoever acts for all tenants."""
+
+    async def resume(
+        self, queue: str, *, reason: str | None = None, request_id: str | None = None
+    ) -> QueueStatus:
+        """Let a queue's jobs be claimed again; only for whoever acts for all tenants."""
+
+    async def workers(self, *, seen_since: int | None = None, limit: int = 1000) -> Roll:
+        """List workers, live, silent and ended ones."""
+
+    async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
+        """Read all events after a cursor without ever missing one."""

@@ -1,0 +1,1 @@
+"""The operations on a store at hand."""

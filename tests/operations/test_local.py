@@ -1,0 +1,180 @@
+"""What can be done with jobs, and that a tenant's are nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from holdfast.errors import (
+    BadData,
+    HoldfastError,
+    NoSuchJob,
+    Refused,
+    ResultTimeout,
+    StaleRevision,
+    ValidationError,
+)
+from holdfast.flow.letters import LetterFilter
+from holdfast.lifecycle.job import Job
+from holdfast.lifecycle.states import Priority, State
+from holdfast.local import LocalOperations
+from holdfast.operations import Operations, Wanted
+from holdfast.ports import Query, Submitted
+
+
+async def submitted(operations: LocalOperations, wanted: Wanted) -> Job:
+    """Submit one job."""
+    [answer] = await operations.submit([wanted])
+    assert isinstance(answer, Submitted), answer
+    return answer.job
+
+
+def test_a_store_at_hand_offers_all_operations(mine: LocalOperations) -> None:
+    complete: Operations = mine
+    assert complete is mine
+
+
+async def test_a_known_task_brings_its_terms_and_an_unknown_one_is_taken_as_asked(
+    mine: LocalOperations,
+) -> None:
+    known = await submitted(mine, Wanted(task="resize", args=Raw(b'{"image": "a.png"}')))
+    assert (known.queue, known.policy.max_attempts, known.tenant) == ("images", 8, "mine")
+    other = await submitted(
+        mine, Wanted(task="other", args=Raw(b'{"a": 1}'), queue="q", priority="batch", retries=2)
+    )
+    assert (other.queue, other.priority, other.policy.max_attempts) == ("q", Priority.BATCH, 3)
+
+
+async def test_each_of_many_is_answered_for_itself(mine: LocalOperations) -> None:
+    answers = await mine.submit(
+        [
+            Wanted(task="resize", args=Raw(b'{"image": 7}')),
+            Wanted(task="resize", args=Raw(b'{"image": "a.png"}')),
+            Wanted(task="other", args=Raw(b"[1]")),
+            Wanted(task="other", parent="nobody"),
+            Wanted(task="other", tenant="theirs"),
+        ]
+    )
+    bad, good, no_object, orphan, foreign = answers
+    assert isinstance(bad, ValidationError)
+    assert "image" in str(bad)
+    assert isinstance(good, Submitted)
+    assert isinstance(no_object, ValidationError)
+    assert isinstance(orphan, NoSuchJob)
+    assert isinstance(foreign, BadData)
+
+
+async def test_the_same_request_again_is_the_same_job(mine: LocalOperations) -> None:
+    wanted = Wanted(task="other", request_id="r1")
+    first, again = await submitted(mine, wanted), await submitted(mine, wanted)
+    assert first.id == again.id
+
+
+@pytest.mark.req("C3")
+async def test_an_outdated_revision_is_refused_and_changes_nothing(mine: LocalOperations) -> None:
+    job = await submitted(mine, Wanted(task="other"))
+    with pytest.raises(StaleRevision):
+        await mine.signal(job.id, "go", expected_rev=job.rev + 1)
+    with pytest.raises(StaleRevision):
+        await mine.cancel(job.id, expected_rev=job.rev + 1)
+    assert (await mine.get(job.id)).rev == job.rev
+    signalled = await mine.signal(job.id, "go", expected_rev=job.rev)
+    ended = await mine.cancel(job.id, expected_rev=signalled.rev)
+    assert ended.state is State.CANCELLED
+    with pytest.raises(StaleRevision):
+        await mine.cancel(job.id, expected_rev=job.rev)
+
+
+async def test_who_did_it_stands_in_the_history(mine: LocalOperations) -> None:
+    job = await submitted(mine, Wanted(task="other", job_id="mine-1"))
+    await mine.signal("mine-1", "go")
+    await mine.cancel("mine-1", reason="enough")
+    assert [event.actor for event in await mine.history(job.id)] == [
+        "gateway:ann",
+        "control:ann",
+        "control:ann",
+    ]
+
+
+async def test_a_result_is_told_once_there_is_one(mine: LocalOperations) -> None:
+    job = await submitted(mine, Wanted(task="other"))
+    with pytest.raises(ResultTimeout):
+        await mine.outcome(job.id)
+    with pytest.raises(ResultTimeout):
+        await mine.ended(job.id, 0.01)
+    await mine.cancel(job.id)
+    assert (await mine.ended(job.id, 1)).state is State.CANCELLED
+    assert (await mine.outcome(job.id)).state is State.CANCELLED
+
+
+ON_A_JOB: dict[str, Callable[[LocalOperations, Any], Awaitable[Any]]] = {
+    "get": lambda operations, job: operations.get(job),
+    "events": lambda operations, job: operations.events(job),
+    "history": lambda operations, job: operations.history(job),
+    "ended": lambda operations, job: operations.ended(job, 0.01),
+    "outcome": lambda operations, job: operations.outcome(job),
+    "cancel": lambda operations, job: operations.cancel(job),
+    "signal": lambda operations, job: operations.signal(job, "go"),
+    "resolve": lambda operations, job: operations.resolve(job, "s", happened=True),
+    "why": lambda operations, job: operations.why(job),
+    "lineage": lambda operations, job: operations.lineage(job),
+    "letter": lambda operations, job: operations.letter(job),
+    "redrive": lambda operations, job: operations.redrive(job),
+    "discard": lambda operations, job: operations.discard(job),
+}
+
+
+@pytest.mark.parametrize("word", ON_A_JOB)
+async def test_a_job_of_another_tenant_is_not_there(
+    word: str, mine: LocalOperations, theirs: LocalOperations
+) -> None:
+    job = await submitted(mine, Wanted(task="other", job_id="mine-1"))
+    for which in (job.id, str(job.id), "mine-1"):
+        with pytest.raises(NoSuchJob) as denied:
+            await ON_A_JOB[word](theirs, which)
+        assert str(denied.value) == f"no job {which}"
+    assert (await mine.get(job.id)).rev == job.rev
+
+
+@pytest.mark.parametrize("word", ON_A_JOB)
+async def test_whoever_acts_for_all_finds_it_by_its_internal_id(
+    word: str, mine: LocalOperations, everybody: LocalOperations
+) -> None:
+    job = await submitted(mine, Wanted(task="other", job_id="mine-1"))
+    try:
+        await ON_A_JOB[word](everybody, str(job.id))
+    except NoSuchJob:
+        pytest.fail("it is there")
+    except (Refused, ResultTimeout):
+        pass  # found, and not in a state for it
+
+
+async def test_lists_and_counts_are_of_ones_own_tenant(
+    mine: LocalOperations, theirs: LocalOperations, everybody: LocalOperations
+) -> None:
+    await submitted(mine, Wanted(task="other", queue="quiet"))
+    assert len((await mine.find(Query())).jobs) == 1
+    assert (await theirs.find(Query())).jobs == []
+    with pytest.raises(BadData):
+        await theirs.find(Query(tenant="mine"))
+    assert (await theirs.letters(LetterFilter())).letters == []
+    assert [one.queue for one in await mine.queues()] == ["quiet"]
+    assert await theirs.queues() == []
+    assert len((await everybody.find(Query(tenant="mine"))).jobs) == 1
+    await everybody.pause("quiet", reason="repairs")
+    assert await theirs.queues() == []
+    [quiet] = await mine.queues()
+    assert (quiet.paused_by, quiet.reason) == ("control:root", "repairs")
+    await everybody.resume("quiet")
+    assert (await mine.queues())[0].paused_at is None
+
+
+async def test_bad_names_are_refused_before_anything_is_asked(everybody: LocalOperations) -> None:
+    for bad in ("", "a\0b", "x" * 5000):
+        with pytest.raises(HoldfastError):
+            await everybody.pause(bad)
+        with pytest.raises(HoldfastError):
+            await everybody.get(bad)

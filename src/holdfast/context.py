@@ -18,8 +18,9 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.durable.children import ChildHandle, Spawnable, child_submission, gather, spawn
+from holdfast.durable.driving import Steps
 from holdfast.durable.messages import Reply, Request
-from holdfast.durable.replay import Durable, Steps, step_terms
+from holdfast.durable.replay import Durable, step_terms
 from holdfast.errors import HoldfastError
 from holdfast.lifecycle.payload import Body, encode_body
 from holdfast.lifecycle.retry import is_compensation
@@ -316,6 +317,10 @@ class Context:
         if self._durable is None:
             self._durable = Durable(self._link.ask)
         return self._durable
+
+    @durable.setter
+    def durable(self, durable: Durable) -> None:
+        self._durable = durable
 
     def ask(self, request: Request, answer: Callable[[Reply], None]) -> None:
         """Hand a request of an isolated handler on."""

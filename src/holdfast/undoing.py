@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from holdfast.arguments import NULL, Bound, Signature
 from holdfast.context import Context
-from holdfast.durable.replay import called
+from holdfast.durable.driving import called
 from holdfast.errors import BadTask
 from holdfast.lifecycle.payload import Body, check_text
 

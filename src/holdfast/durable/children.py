@@ -11,8 +11,9 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from holdfast.durable.driving import Effect
 from holdfast.durable.messages import Gather, Gathered, Spawn, Written
-from holdfast.durable.replay import Durable, Effect, answered
+from holdfast.durable.replay import Durable, answered
 from holdfast.errors import BadData
 from holdfast.flow.outcomes import Outcome
 from holdfast.identity import mint_id

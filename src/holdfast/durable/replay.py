@@ -1,25 +1,20 @@
 """Durable calls of a handler: what an attempt did is remembered, and not done again by a later one.
 
 The handler runs from the top at each attempt; its steps and waits are counted, and those that are
-recorded are answered from the record. The logic is written once, as generators that yield what they
-want done; two small drivers do it, one awaiting on a loop, one blocking in a thread.
+recorded are answered from the record.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Generator
-from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from holdfast.durable.codec import Codec, codec_of
+from holdfast.durable.driving import Call, Driver, Effect, Pause, Steps
 from holdfast.durable.messages import (
     Ask,
     Await,
@@ -31,7 +26,6 @@ from holdfast.durable.messages import (
     Record,
     Refused,
     Reply,
-    Request,
     Signalled,
     Written,
 )
@@ -78,22 +72,6 @@ NOT_HAPPENED, UNKNOWN = NotHappened(), Unknown()
 Verdict: TypeAlias = Happened | NotHappened | Unknown
 
 
-class _Call(Struct, frozen=True):
-    """Call a function, and wait for it if it is a coroutine."""
-
-    fn: Callable[[], Any]
-
-
-class _Pause(Struct, frozen=True):
-    """Wait before the next try; zero seconds let others run."""
-
-    seconds: float
-
-
-Effect: TypeAlias = Request | _Call | _Pause
-Steps: TypeAlias = Generator[Effect, Any, Any]
-
-
 class StepTerms(Struct, frozen=True):
     """How a step is run: how often again within one attempt, and who says whether it happened."""
 
@@ -108,14 +86,13 @@ def step_terms(retries: int, backoff: Span, verify: Callable[..., Any] | None) -
     return StepTerms(retries, span_seconds(backoff, "backoff"), verify)
 
 
-class Durable:
+class Durable(Driver):
     """The durable calls of one attempt."""
 
     def __init__(self, ask: Ask) -> None:
         """Remember by asking the worker."""
-        self._ask = ask
+        super().__init__(ask)
         self._recalled = False
-        self._recalling: asyncio.Future[Reply] | None = None
         self._unvisited: dict[tuple[str, str, int], Entry] = {}
         """What is recorded, and this attempt has not come by yet."""
         self._uses: Counter[tuple[str, str]] = Counter()
@@ -146,7 +123,7 @@ class Durable:
             )
             if isinstance(verdict, Happened):
                 return (yield from self._record(name, use, codec, verdict.result))
-        value = yield from self._call(partial(fn, *args, **kwargs), terms)
+        value = yield from self._call(name, partial(fn, *args, **kwargs), terms)
         return (yield from self._record(name, use, codec, value))
 
     def wait_for(self, signal: str, seconds: float | None) -> Steps:
@@ -221,25 +198,27 @@ class Durable:
             if not self._unvisited:
                 return
             # It may be that the recorded ones run beside this one and are only about to come.
-            yield _Pause(0.0)
+            yield Pause(0.0)
         if self._unvisited:
             raise _out_of_order(kind, name, self._unvisited)
 
-    def _call(self, call: Callable[[], Any], terms: StepTerms) -> Generator[Effect, Any, Any]:
+    def _call(
+        self, name: str, call: Callable[[], Any], terms: StepTerms
+    ) -> Generator[Effect, Any, Any]:
         pause = terms.backoff_seconds
         for _ in range(terms.retries):
             try:
-                return (yield _Call(call))
+                return (yield Call(call, name))
             except Exception:  # noqa: BLE001  whatever it was, it is tried again
-                yield _Pause(pause)
+                yield Pause(pause)
                 pause *= 2
-        return (yield _Call(call))
+        return (yield Call(call, name))
 
     def _verdict(
         self, name: str, verify: Callable[[], Any] | None
     ) -> Generator[Effect, Any, Verdict]:
         """Ask whether a step that was begun had its effect: its verifier, else a person."""
-        verdict = (yield _Call(verify)) if verify is not None else UNKNOWN
+        verdict = (yield Call(verify)) if verify is not None else UNKNOWN
         if isinstance(verdict, Happened | NotHappened):
             return verdict
         if not isinstance(verdict, Unknown):
@@ -263,114 +242,6 @@ class Durable:
 
     def _write(self, request: Begin | Record) -> Generator[Effect, Any, None]:
         answered((yield request), Written)
-
-    async def drive(self, steps: Steps) -> Any:
-        """Do what the steps want, on the running loop."""
-        value, error = None, None
-        while True:
-            try:
-                effect = steps.send(value) if error is None else steps.throw(error)
-            except StopIteration as stop:
-                return stop.value
-            value, error = None, None
-            try:
-                value = await self._perform(effect)
-            except BaseException as raised:  # noqa: BLE001  the steps decide what it means
-                error = raised
-
-    async def _perform(self, effect: Effect) -> Any:
-        match effect:
-            case _Call(fn):
-                return await called(fn)
-            case _Pause(seconds):
-                return await asyncio.sleep(seconds)
-            case Recall():
-                # One answer for all that begin side by side: they go on at the same moment, and
-                # none takes the others for removed because it was told first.
-                if self._recalling is None:
-                    self._recalling = self._asked(effect)
-                return await asyncio.shield(self._recalling)
-            case _:
-                return await self._asked(effect)
-
-    def _asked(self, request: Request) -> asyncio.Future[Reply]:
-        loop = asyncio.get_running_loop()
-        reply: asyncio.Future[Reply] = loop.create_future()
-        self._ask(request, partial(_hand_over, loop, reply))
-        return reply
-
-    def drive_sync(self, steps: Steps) -> Any:
-        """Do what the steps want, in a thread that may block."""
-        value, error = None, None
-        while True:
-            try:
-                effect = steps.send(value) if error is None else steps.throw(error)
-            except StopIteration as stop:
-                return stop.value
-            value, error = None, None
-            try:
-                value = self._perform_sync(effect)
-            except BaseException as raised:  # noqa: BLE001  the steps decide what it means
-                error = raised
-
-    def _perform_sync(self, effect: Effect) -> Any:
-        match effect:
-            case _Call(fn):
-                value = fn()
-                if inspect.isawaitable(value):
-                    raise TypeError("a step of a handler that is no coroutine cannot be one")
-                return value
-            case _Pause(seconds):
-                return time.sleep(seconds)
-            case _:
-                said: list[Reply] = []
-                there = threading.Event()
-
-                def answer(reply: Reply) -> None:
-                    said.append(reply)
-                    there.set()
-
-                self._ask(effect, answer)
-                there.wait()
-                return said[0]
-
-
-def _hand_over(
-    loop: asyncio.AbstractEventLoop, future: asyncio.Future[Reply], reply: Reply
-) -> None:
-    loop.call_soon_threadsafe(_settle, future, reply)
-
-
-def _settle(future: asyncio.Future[Reply], reply: Reply) -> None:
-    if not future.done():
-        future.set_result(reply)
-
-
-async def called(fn: Callable[[], Any]) -> Any:
-    """Call a function: a coroutine on the loop, anything else in a thread."""
-    inner = fn.func if isinstance(fn, partial) else fn
-    if inspect.iscoroutinefunction(inner):
-        return await fn()
-    value = await _in_thread(fn)
-    return await value if inspect.isawaitable(value) else value
-
-
-async def _in_thread(fn: Callable[[], Any]) -> Any:
-    """Call in a thread, and wait for its end also when killed: a thread cannot be.
-
-    Else its job would be told dead, and go on elsewhere, while the step still has its effect.
-    """
-    call = asyncio.get_running_loop().run_in_executor(None, copy_context().run, fn)
-    killed: asyncio.CancelledError | None = None
-    while not call.done():
-        try:
-            await asyncio.wait([call])
-        except asyncio.CancelledError as error:
-            killed = error
-    if killed is not None:
-        call.exception()
-        raise killed
-    return call.result()
 
 
 def answered(reply: Reply, wanted: type[Any]) -> Any:

@@ -8,24 +8,15 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError as Abandoned
 from functools import partial
 from typing import Any, Protocol
 
-from msgspec import Struct
-
 from holdfast.context import Context
+from holdfast.durable.driving import Call, Effect, Pause
 from holdfast.durable.messages import Record
-from holdfast.durable.replay import (
-    Durable,
-    Effect,
-    Steps,
-    StepTerms,
-    Suspended,
-    _Call,
-    _Pause,
-)
+from holdfast.durable.replay import Durable, Suspended
 from holdfast.tasks import Mode, Task
 from holdfast.testing.faults import Crash, Delay, Fail, Faults, Moment
 
@@ -91,14 +82,16 @@ class Watch:
     def _look_into(self, task: Task[Any, Any], args: tuple[Any, ...]) -> None:
         """Watch the steps too, where the handler can make any."""
         if task.takes_context and isinstance(ctx := args[0], Context):
-            ctx._durable = WatchedSteps(ctx.ask, self)
+            ctx.durable = WatchedSteps(ctx.ask, self)
 
     def _note(self, error: BaseException) -> None:
         if not isinstance(error, Suspended):
             self.error = error
 
-    async def come(self, name: str, moment: Moment, *, is_step: bool = True) -> None:
-        """Come to a point."""
+    async def come(self, name: str, moment: Moment | None, *, is_step: bool = True) -> None:
+        """Come to a point, if it is one."""
+        if moment is None:
+            return
         for act in self._faults.at(name, moment, is_step=is_step):
             match act:
                 case Fail(error):
@@ -124,12 +117,6 @@ async def _awaited(work: Callable[[], Awaitable[None]]) -> None:
     await work()
 
 
-class _Act(Struct, frozen=True):
-    """What a watched step wants done beside what any step does."""
-
-    work: Callable[[], Awaitable[None]]
-
-
 class WatchedSteps(Durable):
     """The durable calls of an attempt under watch."""
 
@@ -138,54 +125,33 @@ class WatchedSteps(Durable):
         super().__init__(ask)
         self._watch = watch
 
-    def step(
-        self,
-        name: str,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        terms: StepTerms,
-    ) -> Steps:
-        """Do a step, and let come what was planned for it."""
-        steps = super().step(name, fn, args, kwargs, terms)
-        answer: Any = None
-        error: BaseException | None = None
-        while True:
-            try:
-                effect = steps.send(answer) if error is None else steps.throw(error)
-            except StopIteration as stop:
-                return stop.value
-            answer, error = None, None
-            try:
-                answer = yield from self._interposed(name, effect, terms.verify)
-            except BaseException as raised:  # noqa: BLE001  the step decides what it means
-                error = raised
+    async def perform(self, effect: Effect) -> Any:
+        """Do what a step wants, and let come what was planned for it."""
+        if isinstance(effect, Pause) and effect.seconds:
+            return await self._watch.pause(effect.seconds)
+        name, before, after = _points(effect)
+        await self._watch.come(name, before)
+        value = await super().perform(effect)
+        await self._watch.come(name, after)
+        return value
 
-    def _interposed(
-        self, name: str, effect: Effect, verify: Callable[..., Any] | None
-    ) -> Generator[Any, Any, Any]:
-        come = partial(self._watch.come, name)
-        match effect:
-            case _Call(fn) if verify is None or getattr(fn, "func", None) is not verify:
-                yield _Act(partial(come, Moment.BEFORE))
-                answer = yield effect
-                yield _Act(partial(come, Moment.DURING))
-                return answer
-            case Record():
-                answer = yield effect
-                yield _Act(partial(come, Moment.AFTER))
-                return answer
-            case _Pause(seconds) if seconds:
-                return (yield _Act(partial(self._watch.pause, seconds)))
-            case _:
-                return (yield effect)
+    def perform_sync(self, effect: Effect) -> Any:
+        """Do the same for a handler in a thread."""
+        if isinstance(effect, Pause) and effect.seconds:
+            return self._watch.wait(partial(self._watch.pause, effect.seconds))
+        name, before, after = _points(effect)
+        self._watch.wait(partial(self._watch.come, name, before))
+        value = super().perform_sync(effect)
+        self._watch.wait(partial(self._watch.come, name, after))
+        return value
 
-    async def _perform(self, effect: Any) -> Any:
-        if isinstance(effect, _Act):
-            return await effect.work()
-        return await super()._perform(effect)
 
-    def _perform_sync(self, effect: Any) -> Any:
-        if isinstance(effect, _Act):
-            return self._watch.wait(effect.work)
-        return super()._perform_sync(effect)
+def _points(effect: Effect) -> tuple[str, Moment | None, Moment | None]:
+    """Name the step that something is done for, and the moments before and after it."""
+    match effect:
+        case Call(step=str(name)):
+            return name, Moment.BEFORE, Moment.DURING
+        case Record(name=name):
+            return name, None, Moment.AFTER
+        case _:
+            return "", None, None

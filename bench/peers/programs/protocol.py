@@ -1,0 +1,155 @@
+"""What every Python peer's program shares: its command line, its clocks, its one line of JSON.
+
+Runs in the peer's own environment, so the standard library is all that may be imported here.
+"""
+
+import argparse
+import asyncio
+import inspect
+import json
+import random
+import resource
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from importlib.metadata import version
+from itertools import count
+from typing import Any
+
+Answer = dict[str, Any]
+Verb = Callable[[argparse.Namespace], Answer | Coroutine[Any, Any, Answer]]
+
+PATIENCE_SECONDS = 60.0
+"""How long a worker may take to make durable what its handlers have ended, or to start one job."""
+
+
+def main(
+    *,
+    package: str,
+    keeps: str,
+    settings: str,
+    verbs: Mapping[str, Verb],
+    run: Callable[[Any], Answer] = asyncio.run,
+) -> None:
+    """Do what the command line asks for, and print the answer."""
+
+    def tell_version(_: argparse.Namespace) -> Answer:
+        return {"version": version(package), "keeps": keeps, "settings": settings}
+
+    known: dict[str, Verb] = {"version": tell_version, **verbs}
+    arguments = _parser(package, list(known)).parse_args()
+    answer = known[arguments.verb](arguments)
+    print(json.dumps(run(answer) if inspect.iscoroutine(answer) else answer), flush=True)
+
+
+def _parser(package: str, verbs: list[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=f"Drives {package} for the bench.")
+    parser.add_argument("verb", choices=verbs)
+    parser.add_argument("--url", help="the database")
+    parser.add_argument("--jobs", type=int, default=1000, help="how many jobs")
+    parser.add_argument("--bytes", type=int, default=0, help="size of a payload; tiny if not given")
+    parser.add_argument("--callers", type=int, default=1, help="who submit at the same time")
+    parser.add_argument("--mode", help="the worker's settings by name; the best if not given")
+    parser.add_argument("--shared", action="store_true", help="drain until SIGTERM")
+    parser.add_argument("--samples", type=int, default=100, help="how often latency is taken")
+    return parser
+
+
+def payload(size: int) -> dict[str, Any]:
+    """What a job carries: next to nothing, or so many bytes."""
+    return {"data": "x" * size} if size else {"n": 1}
+
+
+def chunks(total: int, size: int) -> Iterator[int]:
+    """Split `total` into pieces of `size` at most."""
+    for start in range(0, total, size):
+        yield min(size, total - start)
+
+
+class Stopwatch:
+    """Seconds and CPU seconds of this process since it was made."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._cpu = time.process_time()
+
+    def read(self, jobs: int) -> Answer:
+        """Tell what so many jobs took."""
+        return {
+            "jobs": jobs,
+            "seconds": time.monotonic() - self._began,
+            "cpu": time.process_time() - self._cpu,
+        }
+
+
+class Progress:
+    """Counts handlers as they start, from any thread; the clock runs from the first of them."""
+
+    def __init__(self, jobs: int, on_last: Callable[[], object]) -> None:
+        self._jobs = jobs
+        self._on_last = on_last
+        # Taking the next of a count is one step under the interpreter's lock.
+        self._numbers = count(1)
+        self._stopwatch = Stopwatch()
+        self._seen = 0
+
+    def start_one(self) -> None:
+        """Note that a handler has started."""
+        number = next(self._numbers)
+        if number == 1:
+            self._stopwatch = Stopwatch()
+        self._seen = number
+        if number == self._jobs:
+            self._on_last()
+
+    def read(self) -> Answer:
+        """Tell what the drain took until now, and the most memory that it had."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return {**self._stopwatch.read(self._seen), "rss": peak}
+
+
+class Latencies:
+    """Times from the beginning of a submit to the start of its handler, one job at a time."""
+
+    def __init__(self, samples: int, *, pause_seconds: tuple[float, float] = (0.01, 0.03)) -> None:
+        self._samples = samples
+        self._pause_seconds = pause_seconds
+        self._submitted = 0.0
+        self._milliseconds: list[float] = []
+
+    def pauses(self) -> Iterator[float]:
+        """How long to rest before each sample."""
+        for _ in range(self._samples):
+            yield random.uniform(*self._pause_seconds)
+
+    def submit_begins(self) -> None:
+        """Start the clock of one job."""
+        self._submitted = time.monotonic()
+
+    def handler_starts(self) -> None:
+        """Stop it."""
+        self._milliseconds.append((time.monotonic() - self._submitted) * 1000)
+
+    def read(self) -> Answer:
+        """Tell all of them."""
+        return {"ms": self._milliseconds}
+
+
+def patience(what: str) -> Iterator[None]:
+    """Let a loop go on for a while, then give up."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < end:
+        yield
+    raise TimeoutError(f"waited {PATIENCE_SECONDS:.0f} s in vain for {what}")
+
+
+async def by_callers(jobs: int, callers: int, submit: Callable[[], Awaitable[object]]) -> Answer:
+    """Submit one by one, from so many callers at the same time."""
+    numbers = iter(range(jobs))
+
+    async def caller() -> None:
+        for _ in numbers:
+            await submit()
+
+    stopwatch = Stopwatch()
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    return stopwatch.read(jobs)

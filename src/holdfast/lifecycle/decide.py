@@ -29,6 +29,7 @@ from holdfast.lifecycle.job import (
 )
 from holdfast.lifecycle.linked import compensation
 from holdfast.lifecycle.payload import check_text, check_time, digest, sound_body
+from holdfast.lifecycle.plain import PLAIN
 from holdfast.lifecycle.retry import (
     REASONS,
     STAGES,
@@ -62,6 +63,14 @@ _CLAIM, _HEARTBEAT = Operation.CLAIM, Operation.HEARTBEAT
 
 def decide(record: Draft, command: c.Command) -> Decision:
     """Answer a command with a change, with "that already holds", or with a refusal."""
+    plainly = PLAIN.get(type(command))
+    if plainly is not None and (change := plainly(record, command)) is not None:
+        return change
+    return deliberate(record, command)
+
+
+def deliberate(record: Draft, command: c.Command) -> Decision:
+    """Answer any command, question by question."""
     if record.state is _UNKNOWN:
         return _refuse("unknown_state", record, "was written by a newer version; upgrade first")
     actor, operation = command.actor, command.operation

@@ -1,0 +1,137 @@
+"""What a job costs, against a budget each: counted by the server, the disk and the interpreter.
+
+Nothing is timed, so a loaded machine changes little, and a cost that would drown in the noise of
+a benchmark shows at once. A budget is what was measured (in the comment; the highest of six runs
+beside other work) and a margin. Who lowers a cost lowers its budget; who raises one says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+from tests.budgets.measured import Measured, in_python, on_postgres, on_sqlite
+from tests.budgets.server import SETTINGS
+from tests.support.postgres import PostgresCluster
+
+pytestmark = pytest.mark.xdist_group("budgets")
+
+
+class Budget(Struct, frozen=True):
+    """How much something may cost, or how much of something good there must be."""
+
+    limit: float
+    look_at: str
+    at_least: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether a cost is within it."""
+        return value >= self.limit if self.at_least else value <= self.limit
+
+
+GATHER = "how submits gather: services/gathering.py"
+FETCH = "how much a worker asks for: services/worker.py, _room; services/prefetch.py"
+FLUSH = "how commits gather and fold: services/desk.py; stores/batch.py, fold"
+ASKED = "what a worker asks beside its work: services/patrol.py, reconciler.py, keeper.py"
+ROWS = "what a statement writes beside the job and its events: queries.sql; heartbeats; folding"
+INDEXES = "indexes, columns and fillfactor of jobs and events: schema.in.sql"
+PLANS = "EXPLAIN of what is run most: tests/stores/test_plans.py"
+CODE = "what the busiest functions are called for"
+
+# Statements, transactions and syncs are per 1,000 jobs; all else is per job.
+POSTGRES = {
+    "submit: statements": Budget(5, GATHER),  # 4.0, of which two are batches of 500
+    "submit: writing transactions": Budget(2.8, GATHER),  # 2.2
+    "submit: rows": Budget(2.1, ROWS),  # 2.002: the job and its first event
+    "submit: bytes of WAL": Budget(800, INDEXES),  # 695
+    "submit: bytes on disk": Budget(950, INDEXES),  # 803
+    "1,000 callers: submits": Budget(3, GATHER),  # 2
+    "drain: claims": Budget(3, FETCH),  # 2.4
+    "drain: commits": Budget(12, FLUSH),  # 2.8 to 9.4, by how quickly the server answers
+    "drain: other statements": Budget(4, ASKED),  # 2.2
+    "drain: writing transactions": Budget(15, FLUSH),  # 5.4 to 12.0
+    "drain: rows": Budget(5.2, ROWS),  # 5.03: two updates of the job, three events
+    "drain: share of HOT updates": Budget(0.40, INDEXES, at_least=True),  # 0.458
+    "drain: bytes of WAL": Budget(1_950, INDEXES),  # 1,693
+    "drain: bytes on disk": Budget(1_850, INDEXES),  # 1,591, with what the submit had taken
+}
+SQLITE = {
+    "submit: writing transactions": Budget(2.6, GATHER),  # 2.0
+    "submit: syncs": Budget(3.2, GATHER),  # 2.6
+    "submit: rows": Budget(2.1, ROWS),  # 2.002
+    "submit: steps": Budget(450, PLANS),  # 382.6 instructions of SQLite's machine
+    "submit: rows scanned": Budget(0.1, PLANS),  # 0.002
+    "submit: bytes written": Budget(1_120, INDEXES),  # 964, file and WAL
+    "submit: bytes on disk": Budget(490, INDEXES),  # 426
+    "1,000 callers: transactions": Budget(3, GATHER),  # 2
+    "drain: writing transactions": Budget(7, FLUSH),  # 4.6
+    "drain: syncs": Budget(9, FLUSH),  # 6.0
+    "drain: rows": Budget(5.2, ROWS),  # 5.01
+    "drain: steps": Budget(770, PLANS),  # 660.7
+    "drain: rows scanned": Budget(1.2, PLANS),  # 0.99: each job once, in the batch itself
+    "drain: bytes written": Budget(2_350, INDEXES),  # 2,020, file and WAL
+    "drain: bytes on disk": Budget(1_000, INDEXES),  # 863, with what the submit had taken
+}
+PYTHON = {
+    "decide start and complete": Budget(43, CODE),  # 37.0
+    "fold": Budget(17, CODE),  # 14.0
+    "arrays of a commit": Budget(15, CODE),  # 12.0
+    "arrays of a submit": Budget(17, CODE),  # 14.0
+    "postgres: submit": Budget(122, CODE),  # 105.0
+    "postgres: drain": Budget(300, CODE),  # 237 to 261
+    "sqlite: submit": Budget(96, CODE),  # 83.2
+    "sqlite: drain": Budget(335, CODE),  # 243 to 287
+}
+BUDGETS = {"postgres": POSTGRES, "sqlite": SQLITE, "python": PYTHON}
+
+
+@pytest.fixture(scope="module")
+def counting_cluster() -> Iterator[PostgresCluster]:
+    """A server that counts, and writes at no moment of its own."""
+    with PostgresCluster(SETTINGS) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def postgres(counting_cluster: PostgresCluster) -> Measured:
+    """What jobs cost PostgreSQL."""
+    return on_postgres(counting_cluster)
+
+
+@pytest.fixture(scope="module")
+def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """What jobs cost SQLite."""
+    return on_sqlite(tmp_path_factory.mktemp("budgets"))
+
+
+@pytest.fixture(scope="module")
+def python(counting_cluster: PostgresCluster, tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """How many functions are called for a job."""
+    directory: Path = tmp_path_factory.mktemp("calls")
+    return in_python(counting_cluster, directory)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"), [(source, name) for source, names in BUDGETS.items() for name in names]
+)
+def test_a_job_costs_no_more_than_its_budget(
+    request: pytest.FixtureRequest, source: str, name: str
+) -> None:
+    measured: Measured = request.getfixturevalue(source)
+    budget, cost = BUDGETS[source][name], measured[name]
+    assert budget.holds(cost.value), (
+        f"{source}, {name}: {cost.value:,.2f} measured, "
+        f"{'at least' if budget.at_least else 'at most'} {budget.limit:,.2f} budgeted. "
+        f"Look at {budget.look_at}. It was made of: {cost.detail}"
+    )
+
+
+@pytest.mark.parametrize("source", BUDGETS)
+def test_everything_that_is_measured_has_a_budget(
+    request: pytest.FixtureRequest, source: str
+) -> None:
+    measured: Measured = request.getfixturevalue(source)
+    assert measured.keys() == BUDGETS[source].keys()

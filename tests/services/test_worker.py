@@ -250,7 +250,7 @@ async def test_a_thread_that_cannot_be_killed_says_so_and_keeps_its_lease(app: H
 async def test_a_timeout_ends_an_attempt_and_the_last_one_the_job(app: Holdfast) -> None:
     seen: list[str | None] = []
 
-    @app.task(timeout="50ms", retries=1, backoff="1ms")
+    @app.task(timeout="800ms", retries=1, backoff="1ms")
     async def slow(ctx: Context) -> None:
         assert ctx.time_left is not None
         try:

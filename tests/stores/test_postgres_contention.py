@@ -101,9 +101,10 @@ async def _signal_all(store: Store, jobs: list[Job], number: int) -> None:
 async def test_a_deadlock_is_survived_and_the_batch_written_whole(
     postgres_cluster: PostgresCluster, postgres_url: str
 ) -> None:
-    # The stranger waits for ever; so it is our statement that PostgreSQL sacrifices.
+    # The stranger waits for ever; so it is our statement that PostgreSQL sacrifices. It looks but
+    # once, so long after it began to wait: by then the stranger must have closed the circle.
     name = database_of(postgres_url)
-    postgres_cluster.sql(f"ALTER DATABASE {name} SET deadlock_timeout = '100ms'")
+    postgres_cluster.sql(f"ALTER DATABASE {name} SET deadlock_timeout = '2s'")
     async with postgres_store(postgres_url) as store:
         first, second = sorted([await running_job(store) for _ in range(2)], key=lambda j: j.id)
         beats = [change(job, c.Heartbeat(actor=owner_of(job))) for job in (first, second)]

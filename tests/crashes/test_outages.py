@@ -120,3 +120,19 @@ async def test_a_worker_started_while_its_database_is_away_waits_for_it(
         assert member.alive
     assert await all_ended([job]) == [State.SUCCEEDED]
     await assert_kept(await app.store(), resource, [job.id])
+
+
+@pytest.mark.req("B8")
+async def test_a_worker_stopped_while_its_database_is_away_ends_and_loses_nothing(
+    app: Holdfast, url: str, resource: Resource, crew: Crew, request: pytest.FixtureRequest
+) -> None:
+    jobs = await app.submit_many([app.tasks["lasting"].prepare(5) for _ in range(3)])
+    member = crew.start_command("--grace", "1")
+    await until(lambda: len(resource.all()) == len(jobs), "all to run")
+    async with outage(url, request):
+        member.send(signal.SIGTERM)
+        # Each request alone waits for half a minute: several must not add up.
+        assert await asyncio.to_thread(member.wait, 45) == 1, member.said()
+    async with app.worker(**BRISK):
+        assert set(await all_ended(jobs)) == {State.SUCCEEDED}
+    await assert_kept(await app.store(), resource, [job.id for job in jobs])

@@ -19,7 +19,7 @@ from holdfast.cli.running import FOUND_PROBLEMS, err, run
 from holdfast.errors import HoldfastError
 from holdfast.logs import LogFormat, configure_logging
 from holdfast.services.crew import MEMBER, Crew, watch_lifeline
-from holdfast.services.worker import GRACE_SECONDS, POLL_SECONDS, Worker
+from holdfast.services.worker import GRACE_SECONDS, LET_GO_SECONDS, POLL_SECONDS, Worker
 from holdfast.telemetry.depths import Depths, watch_depths
 from holdfast.telemetry.serving import serve_metrics
 
@@ -101,15 +101,17 @@ async def _serve(app: Holdfast, made: Worker, metrics: tuple[str, int] | None) -
             watching = asyncio.create_task(_watch_depths(app, depths))
             stack.callback(watching.cancel)
         code = await _work(made, ended)
-    await app.close()
     if made.failed is not None:
         err.print(f"error: {made.failed}", style="red", markup=False)
-    if code != NOT_BEGUN and made.left_running:
+    closing = asyncio.create_task(app.close())
+    await asyncio.wait([closing], timeout=LET_GO_SECONDS)
+    if code == NOT_BEGUN or made.left_running or not closing.done():
         logging.shutdown()
         sys.stdout.flush()
-        # Not by returning: the interpreter would wait for a thread that cannot be killed.
-        os._exit(code)
-    return abs(code)
+        # Not by returning: the interpreter would wait for threads that cannot be stopped.
+        os._exit(abs(code))
+    await closing
+    return code
 
 
 async def _work(made: Worker, ended: asyncio.Event) -> int:

@@ -52,20 +52,27 @@ class Keeper:
         self._on_news = on_news
         self._stopping = threading.Event()
         self._wake: Callable[[], object] | None = None
+        self._cut: Callable[[], object] | None = None
+        self._ended = asyncio.Event()
         self._pulse = meters.pulse("keeper", limit_seconds=30.0)
         self._thread = threading.Thread(target=self._main, name="holdfast keeper", daemon=True)
 
     def start(self) -> None:
         """Begin."""
+        self._owner = asyncio.get_running_loop()
         self._thread.start()
 
     def stop(self) -> None:
-        """End; blocks until the thread has."""
+        """Renew nothing more, not even what is on its way: the store may be away."""
         self._stopping.set()
-        if self._wake is not None:
-            self._wake()
-        if self._thread.ident is not None:
-            self._thread.join()
+        cut = self._cut
+        if cut is not None:
+            with suppress(RuntimeError):  # it has just died, and its loop is closed
+                cut()
+
+    async def ended(self) -> None:
+        """Wait until a keeper that was stopped has let go of its store."""
+        await self._ended.wait()
 
     def attend(self, lease_seconds: float) -> None:
         """Look again at once if a lease that begins now could end while this thread rests."""
@@ -78,25 +85,33 @@ class Keeper:
         except BaseException as error:  # the thread's edge: the worker looks at it
             self.failed = error
             log.exception("the lease keeper died")
+        with suppress(RuntimeError):  # the owner's loop may have ended meanwhile
+            self._owner.call_soon_threadsafe(self._ended.set)
 
     async def _run(self) -> None:
-        opened = False
         woken = asyncio.Event()
         loop = asyncio.get_running_loop()
+        keeping = loop.create_task(self._keep(woken))
         self._wake = lambda: loop.call_soon_threadsafe(woken.set)
+        self._cut = lambda: loop.call_soon_threadsafe(keeping.cancel)
         try:
-            while not self._stopping.is_set():
-                opened = opened or await self._open()
-                if opened:
-                    await self._renew_due()
-                self._pulse.beat()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(woken.wait(), self._rest())
-                woken.clear()
+            with suppress(asyncio.CancelledError):
+                await keeping
         finally:
-            self._wake = None
+            self._wake = self._cut = None
             self._pulse.stop()
             await self._store.close()
+
+    async def _keep(self, woken: asyncio.Event) -> None:
+        opened = False
+        while not self._stopping.is_set():
+            opened = opened or await self._open()
+            if opened:
+                await self._renew_due()
+            self._pulse.beat()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), self._rest())
+            woken.clear()
 
     async def _open(self) -> bool:
         try:

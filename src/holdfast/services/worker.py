@@ -14,8 +14,8 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from math import inf
 from typing import Any, Self
 
 from holdfast.errors import HoldfastError, LeaseConflictError, StoreUnavailable
@@ -50,12 +50,12 @@ POLL_SECONDS = 0.5
 """How long a worker waits for news of work; a job that becomes due by its time brings none."""
 REPEAT_SECONDS = 5.0
 """For how long a claim whose outcome is unknown is repeated under its request_id."""
-LAST_WORDS_SECONDS = 5.0
-"""How long a worker that ends tries to give back what it does not know of, and to say goodbye."""
-FLUSH_LIMIT_SECONDS = 15.0
-"""How long a worker that ends tries to write what its jobs ended with."""
 GRACE_SECONDS = 30.0
-KILL_LIMIT_SECONDS = 5.0
+KILL_LIMIT_SECONDS = 4.0
+WRITE_LIMIT_SECONDS = 10.0
+"""How long after its grace a worker tries to write what its jobs ended with, the kills included."""
+LET_GO_SECONDS = 5.0
+"""How long it then waits for threads and connections that may be stuck in a store that is away."""
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 5.0
 
@@ -99,6 +99,7 @@ class Worker:
         self._concurrency = concurrency
         self._capabilities = capabilities
         self._grace = grace_seconds
+        self._grace_ends_at = inf
         self._poll = poll_seconds
         self._tick = tick_seconds
         self._reconciles = reconcile
@@ -107,6 +108,7 @@ class Worker:
         self._buffer: deque[Held] = deque()
         self._prefetch = Prefetch(concurrency)
         self._claiming = False
+        self._stuck = False
         self._ending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -158,13 +160,16 @@ class Worker:
 
     def stop(self) -> None:
         """Claim no more; what runs is finished or given back within the grace."""
-        self._stopping.set()
-        self._changed.set()
+        self._end_grace(time.monotonic() + self._grace)
 
     def hurry(self) -> None:
         """End the grace of a worker that is stopping."""
-        self._grace = 0.0
-        self.stop()
+        self._end_grace(time.monotonic())
+
+    def _end_grace(self, at: float) -> None:
+        self._grace_ends_at = min(self._grace_ends_at, at)
+        self._stopping.set()
+        self._changed.set()
 
     async def stopped(self) -> None:
         """Wait until somebody stopped it, or a part of it died."""
@@ -378,7 +383,7 @@ class Worker:
     def _fill(self) -> None:
         """Run what waits, as far as there are free slots."""
         attempts, buffer = self._attempts, self._buffer
-        while buffer and len(attempts.running) < self._concurrency:
+        while buffer and (len(attempts.running) < self._concurrency or self._stopping.is_set()):
             held = buffer.popleft()
             if held.gone:
                 continue
@@ -475,28 +480,33 @@ class Worker:
     # Ending.
 
     async def _shut_down(self) -> None:
-        await self._fetching
-        while self._buffer:
-            self._give_back(self._buffer.popleft())
-        await self._until(self._idle, lambda: self._grace)
+        """End soon after the grace at the latest, whether or not the store answers meanwhile."""
+        self._fill()
+        await self._until(lambda: self._fetching.done() and self._idle())
+        # What it may have claimed is found by its owner's name, or when the lease has passed.
+        self._fetching.cancel()
         for held in list(self._attempts.running):
             self._attempts.stop(held, "shutdown")
-        await self._until(self._idle, lambda: KILL_LIMIT_SECONDS)
+        await self._until(self._idle, KILL_LIMIT_SECONDS)
         self._leave_behind()
         self._desk.close()
-        await self._until(self._writing.done, lambda: FLUSH_LIMIT_SECONDS)
+        await self._until(self._writing.done, WRITE_LIMIT_SECONDS)
+        await self._say_goodbye()
         await self._let_go()
 
     def _idle(self) -> bool:
         return not self._attempts.running
 
-    async def _until(self, done: Callable[[], bool], limit: Callable[[], float]) -> None:
-        """Wait until something holds, or the limit, which may become shorter meanwhile."""
-        began = time.monotonic()
-        while not done() and (left := began + limit() - time.monotonic()) > 0:
+    async def _until(self, done: Callable[[], bool], seconds: float = 0.0) -> None:
+        """Wait until something holds, or for the grace and so many seconds more."""
+        while not done() and (left := self._left(seconds)) > 0:
             self._changed.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), min(0.05, left))
+
+    def _left(self, seconds: float) -> float:
+        """Say how long the grace and so many seconds more last: a second signal cuts it short."""
+        return self._grace_ends_at + seconds - time.monotonic()
 
     def _give_back(self, held: Held) -> None:
         self._desk.post(held, after_shutdown(held.record, held.actor, started=False))
@@ -505,30 +515,46 @@ class Worker:
         """Give back what could not be killed, if the process is about to end and kill it."""
         for held in self._attempts.running:
             log.error("job %s runs on at the end of its worker", held.record.public_id)
-            self.failed = self.failed or HoldfastError("a handler could not be killed")
+            self._fail("a handler could not be killed")
             if self._exits and not held.gone:
                 self._desk.post(held, after_shutdown(held.record, held.actor, started=True))
 
-    async def _let_go(self) -> None:
+    async def _say_goodbye(self) -> None:
+        """Give back what it may own and not know of, and sign off; tell it where that fails."""
         if not self._writing.done():
-            self.failed = self.failed or HoldfastError(
-                f"{len(self._held)} jobs' ends could not be written: {self._desk.trouble}"
-            )
-        for task in (self._writing, *self._rounds):
-            task.cancel()
-        await asyncio.gather(self._writing, *self._rounds, return_exceptions=True)
-        # Not in the loop's own threads: steps that cannot be killed may have taken them all.
-        with ThreadPoolExecutor(1) as thread:
-            await self._loop.run_in_executor(thread, self._keeper.stop)
-        await self._attempts.close()
-        with suppress(HoldfastError, TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_SECONDS):
+            trouble = self._desk.trouble or "the store does not answer"
+            self._fail(f"{len(self._held)} jobs' ends could not be written: {trouble}")
+            return
+        try:
+            async with asyncio.timeout(self._left(WRITE_LIMIT_SECONDS)):
                 if not self._attempts.running:
                     await self._patrol.give_back_strays()
                 await self._store.retire(self.name)
+        except (HoldfastError, TimeoutError) as error:
+            self._fail(f"the store could not be told of the worker's end: {error!r}")
+
+    def _fail(self, why: str) -> None:
+        self.failed = self.failed or HoldfastError(why)
+
+    async def _let_go(self) -> None:
+        """Let all parts end; one that is stuck in a store that is away is left behind."""
+        parts = (self._fetching, self._writing, *self._rounds)
+        for task in parts:
+            task.cancel()
+        closing = self._loop.create_task(self._close(parts))
+        await asyncio.wait([closing], timeout=LET_GO_SECONDS)
+        self._stuck = not closing.done()
+        if not self._stuck:
+            await closing
+
+    async def _close(self, parts: Sequence[asyncio.Task[None]]) -> None:
+        self._keeper.stop()
+        await asyncio.gather(*parts, return_exceptions=True)
+        await self._attempts.close()
+        await self._keeper.ended()
         await self._store.close()
 
     @property
     def left_running(self) -> bool:
-        """Whether, after its end, a handler runs on that could not be killed."""
-        return bool(self._attempts.running)
+        """Whether, after its end, something runs on: a handler, or a thread stuck in the store."""
+        return self._stuck or bool(self._attempts.running)

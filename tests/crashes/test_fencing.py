@@ -12,7 +12,7 @@ import pytest
 from holdfast.app import Holdfast
 from holdfast.jobs import JobHandle
 from holdfast.lifecycle.states import State
-from tests.crashes.apps import LEASE_SECONDS, STEADY_LEASE_SECONDS
+from tests.crashes.apps import STEADY_LEASE_SECONDS
 from tests.crashes.outages import suspend_between_writes
 from tests.crashes.waiting import all_ended, until
 from tests.support.checker import assert_kept
@@ -33,7 +33,7 @@ async def test_a_worker_stopped_past_its_lease_is_refused_when_it_goes_on(
     app: Holdfast, url: str, crew: Crew, resource: Resource, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    jobs = [await app.tasks[name].submit(str(gate)) for name in ("gated", "heedless")]
+    jobs = [await app.tasks[name].submit(str(gate)) for name in ("steady_gated", "steady_heedless")]
     victim = crew.start(**BRISK)
     for job in jobs:
         await until(lambda job=job: resource.saw(job.id, "begin"), "the victim to run it")
@@ -45,7 +45,7 @@ async def test_a_worker_stopped_past_its_lease_is_refused_when_it_goes_on(
     assert min(before) > 1
 
     victim.resume()
-    await until(lambda: resource.saw(jobs[0].id, "end", attempt=1), "the victim to go on")
+    await until(lambda: resource.saw(jobs[1].id, "end", attempt=1), "the victim to go on")
     another = await app.tasks["quick"].submit()
     assert await all_ended([another]) == [State.SUCCEEDED], "it works on"
     victim.send(signal.SIGTERM)
@@ -54,7 +54,9 @@ async def test_a_worker_stopped_past_its_lease_is_refused_when_it_goes_on(
     for job, attempt in zip(jobs, before, strict=True):
         assert await ended_attempt(job) == attempt
         late = [effect for effect in resource.of(job.id) if effect.attempt < attempt]
-        assert [e.accepted for e in late if e.what == "end"] in ([False], [])
+        # The first handler may have been killed before it could act; the second acts anyhow.
+        refused = [False] if job is jobs[1] else []
+        assert [e.accepted for e in late if e.what == "end"] in ([False], refused)
     await assert_kept(await app.store(), resource, [job.id for job in (*jobs, another)])
 
 
@@ -63,7 +65,7 @@ async def test_a_completion_that_comes_after_the_cancel_is_refused(
     app: Holdfast, url: str, crew: Crew, resource: Resource, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    job = await app.tasks["heedless"].submit(str(gate))
+    job = await app.tasks["steady_heedless"].submit(str(gate))
     victim = crew.start(**BRISK)
     await until(lambda: resource.saw(job.id, "begin"), "the victim to run it")
     await asyncio.to_thread(suspend_between_writes, victim, url)
@@ -122,7 +124,7 @@ async def test_a_handler_that_blocks_the_loop_for_three_leases_keeps_its_job(
 async def test_a_handler_that_holds_the_interpreter_is_fenced_and_ends_once(
     app: Holdfast, crew: Crew, resource: Resource
 ) -> None:
-    job = await app.tasks["hoarding"].submit(3 * LEASE_SECONDS)
+    job = await app.tasks["hoarding"].submit(2 * STEADY_LEASE_SECONDS)
     victim = crew.start(**BRISK)
     await until(lambda: resource.saw(job.id, "begin"), "the job to run")
     async with app.worker(**BRISK):

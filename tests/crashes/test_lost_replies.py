@@ -16,7 +16,7 @@ from tests.support.proxy import FaultProxy
 from tests.support.resource import Resource
 
 BRISK: dict[str, Any] = {"tick": "100ms", "poll": "50ms", "grace": "0s"}
-KINDS = ("quick", "shaky", "careful", "reporting")
+KINDS = ("steady_quick", "steady_shaky", "steady_careful", "steady_reporting")
 LOST_COMMITS = [
     EventType.STARTED,
     EventType.SUCCEEDED,
@@ -52,7 +52,7 @@ async def test_an_ack_lost_after_the_commit_is_not_written_again(
 async def test_a_release_whose_ack_was_lost_burns_no_attempt(url: str, resource: Resource) -> None:
     loss = Loss(EventType.RELEASED)
     async with app_through(url, lambda store: LosingReplies(store, loss)) as app:
-        job = await app.tasks["gated"].submit("/nowhere")
+        job = await app.tasks["steady_gated"].submit("/nowhere")
         async with app.worker(**BRISK):
             while not resource.saw(job.id, "begin"):
                 await job.refresh()
@@ -74,7 +74,7 @@ async def test_a_claim_whose_reply_was_lost_is_asked_for_again(
         assert loss.lost == 3
         for job in jobs:
             claims = [event for event in await job.events() if event.type == "job_claimed"]
-            assert len(claims) == (2 if job.record.task == "shaky" else 1)
+            assert len(claims) == (2 if job.record.task == "steady_shaky" else 1)
 
 
 async def test_a_claim_that_its_worker_does_not_know_of_is_given_back_and_run(

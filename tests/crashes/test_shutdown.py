@@ -19,7 +19,14 @@ from tests.support.crew import Crew
 from tests.support.resource import Resource
 
 BRISK: dict[str, Any] = {"tick": "100ms", "poll": "50ms"}
-KINDS = ("quick", "careful", "threaded", "steady_lasting", "careful_lasting", "isolated")
+KINDS = (
+    "steady_quick",
+    "steady_careful",
+    "steady_threaded",
+    "steady_lasting",
+    "steady_careful_lasting",
+    "steady_isolated",
+)
 
 
 @pytest.mark.req("B29")

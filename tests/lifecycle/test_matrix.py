@@ -322,10 +322,11 @@ def test_nothing_is_written_after_cleaned(state: State) -> None:
         (lambda owner: c.Heartbeat(actor=owner), EventType.LEASE_RENEWED),
         (lambda owner: c.Step(actor=owner, name="s", started=True), EventType.STEP_STARTED),
         (lambda owner: c.Step(actor=owner, name="s"), EventType.STEP_COMPLETED),
+        (lambda owner: c.Step(actor=owner, name="s", failed=True), EventType.STEP_FAILED),
     ],
 )
 @pytest.mark.req("B17")
-def test_two_operations_have_two_events(
+def test_two_operations_have_more_than_one_event(
     command: Callable[[Actor], c.Command], event: EventType
 ) -> None:
     life = life_in(State.RUNNING)

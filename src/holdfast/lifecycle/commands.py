@@ -89,12 +89,13 @@ class Adopt(Command, frozen=True, kw_only=True):
 
 
 class Step(Command, frozen=True, kw_only=True):
-    """Remember a step: begun (before its effect), or done with its result."""
+    """Remember a step: begun (before its effect), done with its result, or failed."""
 
     operation = Operation.STEP
     name: str
     use: int = 1
     started: bool = False
+    failed: bool = False
     body: bytes | None = None
     consumes: str | None = None
     """The name of the signal that this step waits for and that is already there."""
@@ -286,3 +287,10 @@ class Cleaned(Command, frozen=True, kw_only=True):
 
 
 BEAT_EVENT = {True: EventType.HEARTBEAT, False: EventType.LEASE_RENEWED}
+
+
+def step_event(step: Step) -> EventType:
+    """Name the event that remembers a step."""
+    if step.started:
+        return EventType.STEP_STARTED
+    return EventType.STEP_FAILED if step.failed else EventType.STEP_COMPLETED

@@ -310,7 +310,7 @@ def _step(record: Draft, row: Row, command: c.Step) -> Decision:
             return _refuse("no_signal", record, f"has no pending signal {command.consumes!r}")
     link = command.submits[0].record.id if command.submits else None
     facts = Facts(step=command.name, step_use=command.use, consumed=consumed, link=link)
-    event = EventType.STEP_STARTED if command.started else EventType.STEP_COMPLETED
+    event = c.step_event(command)
     return _change(
         record,
         row,

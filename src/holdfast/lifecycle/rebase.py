@@ -55,8 +55,8 @@ def same_request(event: LoggedEvent, command: Command) -> bool:
 
 def _wished_types(command: Command) -> set[EventType]:
     match command:
-        case c.Step(started=started):
-            return {EventType.STEP_STARTED if started else EventType.STEP_COMPLETED}
+        case c.Step():
+            return {c.step_event(command)}
         case c.Heartbeat(by_handler=by_handler):
             return {c.BEAT_EVENT[by_handler]}
         case _:

@@ -104,6 +104,7 @@ class EventType(Coded):
     DISCARDED = ("dead_letter_discarded", 31)
     CLEANING = ("job_cleaning", 32)
     CLEANED = ("job_cleaned", 33)
+    STEP_FAILED = ("step_failed", 34)
 
 
 class Role(Word):

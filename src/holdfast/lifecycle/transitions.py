@@ -109,9 +109,9 @@ TABLE: tuple[Row, ...] = (
         {_S.RUNNING},
         None,
         {_R.OWNER},
-        (_E.STEP_STARTED, _E.STEP_COMPLETED),
+        (_E.STEP_STARTED, _E.STEP_COMPLETED, _E.STEP_FAILED),
         folds=True,
-        effect="a step's result, or the signal it consumed",
+        effect="a step's result or error, or the signal it consumed",
     ),
     _row(
         _O.PROGRESS,

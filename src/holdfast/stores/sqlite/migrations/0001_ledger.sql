@@ -199,6 +199,7 @@ CREATE TABLE events (
         WHEN 31 THEN from_state IS to_state AND (8704 >> to_state & 1)
         WHEN 32 THEN from_state IS to_state AND (16128 >> to_state & 1)
         WHEN 33 THEN from_state IS to_state AND (16128 >> to_state & 1)
+        WHEN 34 THEN from_state IS to_state AND (16 >> to_state & 1)
         ELSE 0 END),
     CONSTRAINT first_event CHECK ((rev = 1) = (from_state IS NULL)),
     CONSTRAINT body_has_digest CHECK (body IS NULL OR digest IS NOT NULL)

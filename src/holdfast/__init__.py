@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
     from holdfast.context import Context
-    from holdfast.durable.replay import NOT_HAPPENED, UNKNOWN, Happened, Suspended
+    from holdfast.durable.replay import Suspended
+    from holdfast.durable.verdicts import NOT_HAPPENED, UNKNOWN, Happened
     from holdfast.errors import (
         HoldfastError,
         JobCancelled,
@@ -57,12 +58,12 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "NOT_HAPPENED": "durable.replay",
-    "UNKNOWN": "durable.replay",
+    "NOT_HAPPENED": "durable.verdicts",
+    "UNKNOWN": "durable.verdicts",
     "Backoff": "options",
     "Call": "tasks",
     "Context": "context",
-    "Happened": "durable.replay",
+    "Happened": "durable.verdicts",
     "Holdfast": "app",
     "JobHandle": "jobs",
     "Suspended": "durable.replay",

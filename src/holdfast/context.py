@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, MutableMapping
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
@@ -20,7 +21,8 @@ from msgspec import Struct
 from holdfast.durable.children import ChildHandle, Spawnable, child_submission, gather, spawn
 from holdfast.durable.driving import Steps
 from holdfast.durable.messages import Reply, Request
-from holdfast.durable.replay import Durable, step_terms
+from holdfast.durable.replay import Durable
+from holdfast.durable.steps import step, step_terms
 from holdfast.errors import HoldfastError
 from holdfast.lifecycle.payload import Body, encode_body
 from holdfast.lifecycle.retry import is_compensation
@@ -261,8 +263,10 @@ class Context:
         (called with the same arguments) says whether it happened: `Happened(result)`,
         `NOT_HAPPENED`, or `UNKNOWN`, which a person resolves.
         """
-        terms = step_terms(retries, backoff, verify)
-        return await self.durable.drive(self.durable.step(name, fn, args, kwargs, terms))
+        asking = None if verify is None else partial(verify, *args, **kwargs)
+        terms = step_terms(retries, backoff, asking)
+        call = partial(fn, *args, **kwargs)
+        return await self.durable.drive(step(self.durable, name, call, terms))
 
     async def sleep(self, span: Span) -> None:
         """Park the job: its slot is free, and it goes on after the time, even after a restart."""
@@ -326,6 +330,15 @@ class Context:
         """Hand a request of an isolated handler on."""
         self._link.ask(request, answer)
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether the handler has made a durable call."""
+        return self._durable is not None
+
+    async def rest(self, *, killed: bool = False) -> None:
+        """Wait, after the handler, until no step goes on that it left under way."""
+        await self.durable.rest(killed=killed)
+
     def finish(self) -> None:
         """Check, at the end, that the handler did what its earlier attempts have recorded."""
         if self._durable is not None:
@@ -376,8 +389,9 @@ class SyncCalls:
     ) -> Any:
         """Do something once; see `Context.step`."""
         durable = self._context.durable
-        terms = step_terms(retries, backoff, verify)
-        return durable.drive_sync(durable.step(name, fn, args, kwargs, terms))
+        asking = None if verify is None else partial(verify, *args, **kwargs)
+        terms = step_terms(retries, backoff, asking)
+        return durable.drive_sync(step(durable, name, partial(fn, *args, **kwargs), terms))
 
     def sleep(self, span: Span) -> None:
         """Park the job; see `Context.sleep`."""

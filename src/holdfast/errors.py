@@ -201,6 +201,12 @@ class StepMismatch(HoldfastError):
     code = "step_mismatch"
 
 
+class StepFailed(HoldfastError):
+    """A step failed in an earlier attempt, with an error whose class is not known here."""
+
+    code = "step_failed"
+
+
 class WaitTimeout(HoldfastError, TimeoutError):
     """What a handler waited for did not come in time."""
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
-from holdfast.durable.replay import Happened, NotHappened
+from holdfast.durable.verdicts import Happened, NotHappened
 from holdfast.errors import BadData, NoSuchJob
 from holdfast.flow import intervene
 from holdfast.flow.history import ReadEvent, history

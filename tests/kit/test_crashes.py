@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast, JobDeadLettered, JobTimedOut, PermanentError
-from holdfast.durable.replay import NOT_HAPPENED, Happened
+from holdfast.durable.verdicts import NOT_HAPPENED, Happened
 from holdfast.lifecycle.states import State
 from holdfast.testing import Faults, Kit
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Context
 from holdfast.app import Holdfast
-from holdfast.durable.replay import NOT_HAPPENED, UNKNOWN, Happened
+from holdfast.durable.verdicts import NOT_HAPPENED, UNKNOWN, Happened
 from holdfast.errors import BadData, JobDeadLettered, Refused, WaitTimeout
 from holdfast.lifecycle.states import State
 from tests.services.test_worker import LIMIT, types, until

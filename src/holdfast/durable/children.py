@@ -169,7 +169,7 @@ def _outcomes(
 
 def _ended(durable: Durable, ids: list[str]) -> Generator[Effect, Any, list[Outcome] | None]:
     """Read what became of children; None if one of them has not ended."""
-    durable.check_not_parked()
+    durable.check_not_over()
     found: list[Outcome] = []
     while len(found) < len(ids):
         asked = Gather(ids[len(found) : len(found) + GATHERED])

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from holdfast.durable.messages import Ask, Recall, Reply, Request
+from holdfast.durable.gate import Ticket
+from holdfast.durable.messages import Ask, Recall, Reply, Request, Written
 
 
 class Call(Struct, frozen=True):
@@ -33,7 +34,13 @@ class Pause(Struct, frozen=True):
     seconds: float
 
 
-Effect: TypeAlias = Request | Call | Pause
+class Enter(Struct, frozen=True):
+    """Wait for the turn at the attempt's gate."""
+
+    ticket: Ticket
+
+
+Effect: TypeAlias = Request | Call | Pause | Enter
 Steps: TypeAlias = Generator[Effect, Any, Any]
 
 
@@ -44,14 +51,22 @@ class Driver:
         """Hand requests to the worker."""
         self._ask = ask
         self._recalling: asyncio.Future[Reply] | None = None
+        self.driving: set[asyncio.Task[Any]] = set()
+        """Tasks of the loop that are in the middle of a durable call."""
 
     async def drive(self, steps: Steps) -> Any:
         """Do what the steps want, on the running loop."""
         turn = _Turn(steps)
-        while (effect := turn.wanted()) is not None:
-            with turn:
-                turn.value = await self.perform(effect)
-        return turn.result
+        task = asyncio.current_task()
+        assert task is not None
+        self.driving.add(task)
+        try:
+            while (effect := turn.wanted()) is not None:
+                with turn:
+                    turn.value = await self.perform(effect)
+            return turn.result
+        finally:
+            self.driving.discard(task)
 
     def drive_sync(self, steps: Steps) -> Any:
         """Do what the steps want, in a thread that may block."""
@@ -72,16 +87,23 @@ class Driver:
                 # One answer for all that begin side by side: they go on at the same moment, and
                 # none takes the others for removed because it was told first.
                 if self._recalling is None:
-                    self._recalling = self._asked(effect)
+                    self._recalling = self.asked(effect)
                 return await asyncio.shield(self._recalling)
             case _:
-                return await self._asked(effect)
+                return await self.asked(effect)
 
-    def _asked(self, request: Request) -> asyncio.Future[Reply]:
+    def asked(self, request: Request | Enter) -> asyncio.Future[Reply]:
+        """Hand a request on; the answer comes on the running loop."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Reply] = loop.create_future()
-        self._ask(request, partial(_hand_over, loop, reply))
+        self._send(request, partial(_hand_over, loop, reply))
         return reply
+
+    def _send(self, request: Request | Enter, answer: Callable[[Reply], None]) -> None:
+        if isinstance(request, Enter):
+            request.ticket.enter(partial(answer, Written()))
+        else:
+            self._ask(request, answer)
 
     def perform_sync(self, effect: Effect) -> Any:
         """Do one thing, in a thread that may block."""
@@ -101,7 +123,7 @@ class Driver:
                     said.append(reply)
                     there.set()
 
-                self._ask(effect, answer)
+                self._send(effect, answer)
                 there.wait()
                 return said[0]
 

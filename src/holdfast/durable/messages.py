@@ -19,8 +19,10 @@ class Entry(Struct, frozen=True, kw_only=True):
     name: str
     use: int
     """Which use of the name it was, from 1."""
-    begun_only: bool = False
-    """It was begun, and whether it had its effect is unknown."""
+    begun: int = 0
+    """How often it was begun, where it is not known to have ended: its effect is unknown."""
+    failed: bool = False
+    """It raised what its body tells, and the handler went on."""
     timed_out: bool = False
     body: bytes | None = None
 
@@ -30,11 +32,12 @@ class Recall(Struct, frozen=True, tag=True):
 
 
 class Record(Struct, frozen=True, tag=True):
-    """Remember a step's result."""
+    """Remember a step's result, or the error that it failed with."""
 
     name: str
     use: int
     body: bytes
+    failed: bool = False
 
 
 class Begin(Struct, frozen=True, tag=True):

@@ -6,15 +6,15 @@ recorded are answered from the record.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable, Generator
-from functools import partial
-from typing import Any, TypeAlias
+from collections.abc import Generator
+from contextvars import ContextVar
+from typing import Any
 
-from msgspec import Struct
-
-from holdfast.durable.codec import Codec, codec_of
-from holdfast.durable.driving import Call, Driver, Effect, Pause, Steps
+from holdfast.durable.driving import Driver, Effect, Enter, Pause, Steps
+from holdfast.durable.failures import told
+from holdfast.durable.gate import Gate, Ticket
 from holdfast.durable.messages import (
     Ask,
     Await,
@@ -32,13 +32,12 @@ from holdfast.durable.messages import (
 from holdfast.errors import (
     BadData,
     HoldfastError,
+    PermanentError,
     StepMismatch,
-    UnfitResult,
     WaitTimeout,
 )
-from holdfast.lifecycle.job import RESERVED, RESOLVE
-from holdfast.lifecycle.payload import check_number, check_text, decode_body
-from holdfast.spans import Span, span_seconds
+from holdfast.lifecycle.job import RESERVED
+from holdfast.lifecycle.payload import check_text, decode_body
 
 SLEEP = RESERVED + "sleep"
 """What a sleeping job waits for: nobody can send it."""
@@ -47,43 +46,15 @@ TURNS = 3
 """How often a step that is new looks whether others, begun at the same time, are being replayed."""
 
 
+_around: ContextVar[Ticket | None] = ContextVar("holdfast_step", default=None)
+"""The step that the caller runs inside of, if it does."""
+
+
 class Suspended(BaseException):
     """Unwinds a handler whose job is parked. Let it pass: the handler will run again from the top.
 
     Not an Exception, so that `except Exception` does not catch it.
     """
-
-
-class Happened(Struct, frozen=True):
-    """A verifier's word: the step had its effect, and this was its result."""
-
-    result: Any = None
-
-
-class NotHappened(Struct, frozen=True):
-    """A verifier's word: the step had no effect, it may be run."""
-
-
-class Unknown(Struct, frozen=True):
-    """A verifier's word: a person has to say (`holdfast resolve`)."""
-
-
-NOT_HAPPENED, UNKNOWN = NotHappened(), Unknown()
-Verdict: TypeAlias = Happened | NotHappened | Unknown
-
-
-class StepTerms(Struct, frozen=True):
-    """How a step is run: how often again within one attempt, and who says whether it happened."""
-
-    retries: int = 0
-    backoff_seconds: float = 0.5
-    verify: Callable[..., Any] | None = None
-
-
-def step_terms(retries: int, backoff: Span, verify: Callable[..., Any] | None) -> StepTerms:
-    """Check a step's terms."""
-    check_number(retries, "a step's retries", low=0, high=1000)
-    return StepTerms(retries, span_seconds(backoff, "backoff"), verify)
 
 
 class Durable(Driver):
@@ -96,35 +67,13 @@ class Durable(Driver):
         self._unvisited: dict[tuple[str, str, int], Entry] = {}
         """What is recorded, and this attempt has not come by yet."""
         self._uses: Counter[tuple[str, str]] = Counter()
-        self._parked = False
+        self._gate = Gate()
+        self._over = False
+        """The job is parked, or its handler has ended: nothing more is done."""
+        self._failures: list[Record] = []
+        """Steps that failed, and whose errors the handler may go past."""
         self._children = 0
         """How many children there are, of earlier attempts too."""
-
-    def step(
-        self,
-        name: str,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        terms: StepTerms,
-    ) -> Steps:
-        """Do something once: a recorded result is returned, else the function is called."""
-        check_text(name, "a step's name", limit=NAME_LIMIT)
-        use, entry = yield from self.arrive("step", name)
-        codec = codec_of(fn)
-        if entry is not None and not entry.begun_only:
-            return codec.unpack(entry.body)
-        verify = terms.verify
-        if entry is None and verify is not None:
-            yield from self._write(Begin(name, use))
-        elif entry is not None:
-            verdict = yield from self._verdict(
-                name, partial(verify, *args, **kwargs) if verify else None
-            )
-            if isinstance(verdict, Happened):
-                return (yield from self._record(name, use, codec, verdict.result))
-        value = yield from self._call(name, partial(fn, *args, **kwargs), terms)
-        return (yield from self._record(name, use, codec, value))
 
     def wait_for(self, signal: str, seconds: float | None) -> Steps:
         """Take the oldest signal of a name; park until there is one."""
@@ -149,18 +98,59 @@ class Durable(Driver):
         """Wait for a signal of any name, also of Holdfast's own."""
         use, entry = yield from self.arrive("wait", signal)
         if entry is None:
-            reply = yield Await(signal, use, seconds)
-            if isinstance(reply, Parked):
-                self._parked = True
-                raise Suspended
-            return decode_body(answered(reply, Signalled).body)
+            # Alone: a job that is parked takes no record of a step that is under way.
+            return (yield from self.inside(self._await(Await(signal, use, seconds)), alone=True))
         if entry.timed_out:
             raise WaitTimeout(f"no signal {signal!r} came in time")
         return decode_body(entry.body)
 
+    def _await(self, request: Await) -> Steps:
+        reply = yield request
+        if isinstance(reply, Parked):
+            self._over = True
+            raise Suspended
+        return decode_body(answered(reply, Signalled).body)
+
+    def inside(self, work: Steps, *, alone: bool = False) -> Steps:
+        """Do something within the attempt's gate: beside others, or alone."""
+        ticket = self._gate.ticket(alone=alone)
+        around = _around.get()
+        try:
+            if not ticket.enter_at_once():
+                yield Enter(ticket)
+            self.check_not_over()
+            _around.set(ticket)
+            return (yield from work)
+        finally:
+            _around.set(around)
+            ticket.leave()
+
+    async def rest(self, *, killed: bool = False) -> None:
+        """Let what a handler has left under way come to its end: an attempt ends only after that.
+
+        Else the next one would do again what is being done. Killed, that is killed too.
+        """
+        self._over = True
+        ticket = self._gate.ticket(alone=True)
+        if ticket.enter_at_once():
+            return
+        there, kill = self.asked(Enter(ticket)), killed
+        while not there.done():
+            if kill:
+                for task in self.driving:
+                    task.cancel()
+            try:
+                await asyncio.wait([there])
+            except asyncio.CancelledError:
+                kill = True
+        ticket.leave()
+        if kill and not killed:
+            raise asyncio.CancelledError
+
     def arrive(self, kind: str, name: str) -> Generator[Effect, Any, tuple[int, Entry | None]]:
         """Count a call, and find what is recorded of it."""
-        self.check_not_parked()
+        self.check_not_over()
+        self._check_not_nested(kind, name)
         if not self._recalled:
             reply = answered((yield Recall()), Recalled)
             self._remember(reply.entries)
@@ -169,12 +159,39 @@ class Durable(Driver):
         entry = self._unvisited.pop((kind, name, use), None)
         if entry is None:
             yield from self._check_order(kind, name)
+            yield from self._remember_failures()
         return use, entry
 
-    def check_not_parked(self) -> None:
-        """Unwind whatever still runs of a handler whose job is parked."""
-        if self._parked:
+    def check_not_over(self) -> None:
+        """Unwind whatever still runs of a handler that has ended, or whose job is parked."""
+        if self._over:
             raise Suspended
+
+    def _check_not_nested(self, kind: str, name: str) -> None:
+        around = _around.get()
+        if around is not None and around.gate is self._gate and around.inside:
+            raise PermanentError(
+                f"{kind} {name!r} is used inside of a step: what a step does is remembered as one; "
+                "call it from the handler itself",
+                code="nested_step",
+            )
+
+    def failed(self, name: str, use: int, error: Exception) -> None:
+        """Hear that a step failed; remembered only where its handler goes on to something else."""
+        self._failures.append(Record(name, use, bytes(told(error)), failed=True))
+
+    def _remember_failures(self) -> Generator[Effect, Any, None]:
+        """Write down which steps failed that the handler has gone past: a later attempt, which
+        finds what came after them, has to go the same way.
+        """
+        if not self._failures:
+            return
+        for _ in range(TURNS):
+            # A handler that ends by such an error, while others go on beside it, has tries left.
+            yield Pause(0.0)
+        failures, self._failures = self._failures, []
+        for failure in failures:
+            yield from self.inside(self.write(failure))
 
     def is_recorded(self, kind: str, name: str) -> bool:
         """Whether an earlier attempt made the call that would come next under this name."""
@@ -202,45 +219,8 @@ class Durable(Driver):
         if self._unvisited:
             raise _out_of_order(kind, name, self._unvisited)
 
-    def _call(
-        self, name: str, call: Callable[[], Any], terms: StepTerms
-    ) -> Generator[Effect, Any, Any]:
-        pause = terms.backoff_seconds
-        for _ in range(terms.retries):
-            try:
-                return (yield Call(call, name))
-            except Exception:  # noqa: BLE001  whatever it was, it is tried again
-                yield Pause(pause)
-                pause *= 2
-        return (yield Call(call, name))
-
-    def _verdict(
-        self, name: str, verify: Callable[[], Any] | None
-    ) -> Generator[Effect, Any, Verdict]:
-        """Ask whether a step that was begun had its effect: its verifier, else a person."""
-        verdict = (yield Call(verify)) if verify is not None else UNKNOWN
-        if isinstance(verdict, Happened | NotHappened):
-            return verdict
-        if not isinstance(verdict, Unknown):
-            raise TypeError(
-                f"the verifier of step {name!r} returned {verdict!r}; "
-                "say Happened(result), NOT_HAPPENED or UNKNOWN"
-            )
-        said = yield from self.wait(RESOLVE + name, None)
-        if isinstance(said, dict) and said.get("happened"):
-            return Happened(said.get("result"))
-        return NOT_HAPPENED
-
-    def _record(self, name: str, use: int, codec: Codec, value: Any) -> Steps:
-        try:
-            body = codec.pack(value)
-        except BadData as error:
-            raise UnfitResult(f"the result of step {name!r} cannot be kept: {error}") from error
-        yield from self._write(Record(name, use, bytes(body)))
-        # Read back, so that this attempt sees what a later one would.
-        return codec.unpack(body)
-
-    def _write(self, request: Begin | Record) -> Generator[Effect, Any, None]:
+    def write(self, request: Begin | Record) -> Generator[Effect, Any, None]:
+        """Have something remembered of a step."""
         answered((yield request), Written)
 
 

@@ -171,7 +171,7 @@ class Child:
             value = task.call(job.context, job.body)
             if inspect.isawaitable(value):
                 self._loop = self._runner.get_loop()
-                value = self._runner.run(_awaited(value), context=copy_context())
+                value = self._runner.run(_awaited(value, job.context), context=copy_context())
         job.context.finish()
         return _packed(task, value)
 
@@ -198,8 +198,12 @@ def _packed(task: Any, value: Any) -> bytes:
     return bytes(body)
 
 
-async def _awaited(value: Awaitable[Any]) -> Any:
-    return await value
+async def _awaited(value: Awaitable[Any], ctx: Context) -> Any:
+    try:
+        return await value
+    finally:
+        if ctx.is_durable:
+            await ctx.rest()
 
 
 def _exit(request: SystemExit) -> NoReturn:

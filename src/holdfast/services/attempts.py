@@ -132,7 +132,11 @@ class Attempts:
         if task.takes_context:
             arguments = (ctx, *arguments)
         with _span(held):
-            value = await self._call(held, task, ctx, arguments, named)
+            try:
+                value = await self._call(held, task, ctx, arguments, named)
+            finally:
+                if ctx.is_durable:
+                    await ctx.rest(killed=held.killed_at > 0)
         reach("handler.returned")
         if held.gone:
             return None

@@ -83,8 +83,8 @@ class Journal:
                 return Recalled(await self._recall(held))
             case Begin(name, use):
                 return await self._write(held, name, use, None)
-            case Record(name, use, body):
-                return await self._write(held, name, use, body)
+            case Record(name, use, body, failed):
+                return await self._write(held, name, use, body, failed=failed)
             case Await():
                 return await self._await(held, request)
             case Spawn(use, child):
@@ -98,13 +98,16 @@ class Journal:
             return []
         return entries_of(await all_events(self._store, held.claimed.job.id))
 
-    async def _write(self, held: Held, name: str, use: int, body: bytes | None) -> Reply:
+    async def _write(
+        self, held: Held, name: str, use: int, body: bytes | None, *, failed: bool = False
+    ) -> Reply:
         command = c.Step(
             actor=held.actor,
             request_id=mint_request(),
             name=name,
             use=use,
             started=body is None,
+            failed=failed,
             # A child process may have written it: it is not trusted to have checked it.
             body=None if body is None else check_body(body, f"the result of step {name!r}"),
         )
@@ -207,6 +210,7 @@ def entries_of(events: Sequence[LoggedEvent]) -> list[Entry]:
     """List what a job's history remembers of durable calls, in order."""
     bodies = {event.rev: event.body for event in events}
     waits: Counter[str] = Counter()
+    begun: Counter[tuple[str, int]] = Counter()
     found: dict[tuple[str, str, int], Entry] = {}
     waiting = ""
     for event in events:
@@ -228,12 +232,16 @@ def entries_of(events: Sequence[LoggedEvent]) -> list[Entry]:
                 use=waits[facts.step or ""],
                 body=bodies.get(facts.consumed),
             )
-        elif event.type in (EventType.STEP_STARTED, EventType.STEP_COMPLETED):
+        elif event.type is EventType.STEP_STARTED:
+            key = facts.step or "", facts.step_use or 1
+            begun[key] += 1
+            entry = Entry(kind="step", name=key[0], use=key[1], begun=begun[key])
+        elif event.type in (EventType.STEP_COMPLETED, EventType.STEP_FAILED):
             entry = Entry(
                 kind="step" if facts.link is None else "child",
                 name=facts.step or "",
                 use=facts.step_use or 1,
-                begun_only=event.type is EventType.STEP_STARTED,
+                failed=event.type is EventType.STEP_FAILED,
                 body=event.body,
             )
         if entry is not None:

@@ -151,7 +151,7 @@ def _points(effect: Effect) -> tuple[str, Moment | None, Moment | None]:
     match effect:
         case Call(step=str(name)):
             return name, Moment.BEFORE, Moment.DURING
-        case Record(name=name):
+        case Record(name=name, failed=False):
             return name, None, Moment.AFTER
         case _:
             return "", None, None

@@ -1,0 +1,107 @@
+"""Steps that fail: what the handler went past is remembered, what ended its attempt is not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast import Context
+from holdfast.app import Holdfast
+from holdfast.errors import JobFailed
+from tests.services.test_worker import LIMIT, types
+
+
+async def test_the_error_of_a_step_that_the_handler_went_past_is_remembered(app: Holdfast) -> None:
+    tries: list[str] = []
+
+    def ask(shop: str) -> str:
+        tries.append(shop)
+        raise KeyError(shop)
+
+    @app.task(backoff="1ms")
+    async def order(ctx: Context) -> list[str]:
+        missed = []
+        for shop in ("north", "south"):
+            try:
+                await ctx.step("ask", ask, shop)
+            except KeyError as error:
+                missed.append(error.args[0])
+        await ctx.step("give up", tries.append, "given up")
+        if ctx.attempt == 1:
+            raise OSError
+        return missed
+
+    async with app.worker():
+        job = await order.submit()
+        assert await job.result(LIMIT) == ["north", "south"]
+    assert tries == ["north", "south", "given up"]
+    assert (await types(job)).count("step_failed") == 2
+
+
+async def test_a_step_is_polled_until_it_succeeds(app: Holdfast) -> None:
+    tries: list[int] = []
+
+    def look() -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise FileNotFoundError(2, "not there yet")
+        return "there"
+
+    @app.task
+    async def poll(ctx: Context) -> str:
+        while True:
+            try:
+                found: str = await ctx.step("look", look)
+            except FileNotFoundError as error:
+                await ctx.sleep("1ms" if error.errno == 2 else "1h")
+            else:
+                return found
+
+    async with app.worker(tick="20ms"):
+        assert await (await poll.submit()).result(LIMIT) == "there"
+    assert len(tries) == 3
+
+
+async def test_a_failed_step_whose_error_ends_the_attempt_is_tried_again(app: Holdfast) -> None:
+    tries: list[str] = []
+    begun = asyncio.Event()
+
+    async def flaky() -> str:
+        await begun.wait()
+        tries.append("flaky")
+        if len(tries) == 1:
+            raise OSError
+        return "done"
+
+    async def slow() -> str:
+        begun.set()
+        await asyncio.sleep(0)
+        return "slow"
+
+    @app.task(backoff="1ms")
+    async def order(ctx: Context) -> list[str]:
+        async def two() -> str:
+            await ctx.step("slow", slow)
+            name: str = await ctx.step("after", slow)
+            return name
+
+        return list(await asyncio.gather(ctx.step("flaky", flaky), two()))
+
+    async with app.worker():
+        assert await (await order.submit()).result(LIMIT) == ["done", "slow"]
+
+
+async def test_a_step_inside_of_a_step_is_refused(app: Holdfast) -> None:
+    @app.task
+    async def order(ctx: Context) -> None:
+        async def outer() -> None:
+            await ctx.step("inner", print)
+
+        await ctx.step("outer", outer)
+
+    async with app.worker():
+        job = await order.submit()
+        with pytest.raises(JobFailed, match="step 'inner' is used inside of a step"):
+            await job.result(LIMIT)
+    assert job.record.error_code == "nested_step"

@@ -7,6 +7,8 @@ ARGS ?=
 # How long `make chaos` fights, on both stores together; its seed, by chance if there is none.
 SECONDS ?= 120
 SEED ?=
+# Make `make bench` small: under four minutes once the peers are installed.
+QUICK ?=
 # How often `make step-kills` kills.
 KILLS ?= 200
 
@@ -37,7 +39,8 @@ test: $(STAMP) system-packages ## all tests, on SQLite and on a private PostgreS
 check: $(STAMP) ## format, lint, types, layers, generated files, dead code, requirement ids
 	@$(BIN)/python -m tools.check
 
-bench: bench-store ## the benchmarks; for now the store's alone
+bench: $(STAMP) system-packages ## Holdfast and its peers on one PostgreSQL, in one run: QUICK=1
+	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(ARGS)
 
 bench-store: $(STAMP) system-packages ## both stores against hand-written SQL, in one run
 	@$(call run_part,bench/store.py bench/store/__main__.py,-m bench.store,issue 2)

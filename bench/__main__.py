@@ -1,0 +1,214 @@
+"""`make bench`: Holdfast and its peers on one private PostgreSQL in one run, rounds interleaved.
+
+It prints medians, ranges, ratios and the targets, met or missed. Ctrl-C leaves what was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench import contestants, report
+from bench.contestants import DIRECTORY, Contestant
+from bench.measuring import NotProven
+from bench.peers import PEERS
+from bench.places import Engine, PostgresEngine, SqliteEngine
+from bench.protocol import ROOT, ProgramError
+from bench.running import Results, Run, machine
+from bench.scenarios import QUICK, SCENARIOS, Scale, selected
+
+RESULTS = Path(__file__).parent / "results" / "bench.json"
+PAGE = ROOT / "docs" / "performance.md"
+PICTURE = ROOT / "docs" / "performance.png"
+PLOT_PACKAGE = "matplotlib==3.10.7"
+console = Console()
+errors = Console(stderr=True)
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("--list", action="store_true", help="name scenarios and contestants")
+    parser.add_argument("--only", default="", help="scenarios, by comma")
+    parser.add_argument("--contenders", default="", help="how their names begin, by comma")
+    parser.add_argument("--rounds", type=int, help="5, or 1 when quick")
+    parser.add_argument("--jobs", type=int, help="of a drain, instead of the usual")
+    parser.add_argument("--quick", action="store_true", help="small, under four minutes")
+    parser.add_argument("--from", dest="source", type=Path, help="report on a JSON file instead")
+    parser.add_argument("--write-docs", action="store_true", help="table and plot into docs/")
+    given = parser.parse_args(words)
+    given.rounds = given.rounds or (1 if given.quick else 5)
+    unknown = set(_words(given.only)) - set(SCENARIOS)
+    if unknown:
+        parser.error(f"no scenario {', '.join(sorted(unknown))}; there are {', '.join(SCENARIOS)}")
+    return given
+
+
+def _words(text: str) -> list[str]:
+    return [word for part in text.split(",") if (word := part.strip())]
+
+
+def scale_of(given: argparse.Namespace) -> Scale:
+    """Tell how much of everything was asked for."""
+    usual = QUICK if given.quick else Scale()
+    return msgspec.structs.replace(usual, jobs=given.jobs) if given.jobs else usual
+
+
+def main() -> int:
+    """Run, report and keep; 1 if Holdfast failed, 130 after Ctrl-C."""
+    given = arguments()
+    if given.source is not None:
+        results = msgspec.json.decode(given.source.read_bytes(), type=Results)
+    else:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        found = gather(given)
+        if given.list:
+            return list_all(found[0])
+        results = measure(given, *found)
+        keep(results)
+    report.show(results, console)
+    if given.source is None:
+        console.print(f"written to {RESULTS.relative_to(ROOT)}")
+    if given.write_docs:
+        write_docs(results, given.source or RESULTS)
+    if results.broken is not None:
+        return 1
+    return 130 if results.interrupted else 0
+
+
+def gather(given: argparse.Namespace) -> tuple[list[Contestant], dict[str, str]]:
+    """Find who takes part; only peers that were asked for are installed."""
+    asked = _words(given.contenders)
+    peers = [
+        peer
+        for peer in PEERS
+        if not asked
+        or any(word.startswith(peer.name) or peer.name.startswith(word) for word in asked)
+    ]
+    if given.list:
+        found = [one for peer in peers for one in contestants.in_modes(peer, ())]
+        return contestants.chosen([*contestants.own(), *found], asked), {}
+    installed, missing = contestants.install(peers, _say_missing)
+    return contestants.chosen([*contestants.own(), *installed], asked), missing
+
+
+def _say_missing(text: str) -> None:
+    errors.print(f"MISSING {text}", style="bold red", markup=False)
+
+
+def list_all(found: Sequence[Contestant]) -> int:
+    """Name what there is to choose from."""
+    for name, make in SCENARIOS.items():
+        text = f"scenario   {name:10} {(make.__doc__ or '').splitlines()[0]}"
+        console.print(text, markup=False, soft_wrap=True)
+    for one in found:
+        text = f"contestant {one.name:28} {one.engine:11} {one.settings}"
+        console.print(text, markup=False, soft_wrap=True)
+    return 0
+
+
+def measure(
+    given: argparse.Namespace, found: Sequence[Contestant], missing: dict[str, str]
+) -> Results:
+    """Measure everything; what stops it early is in the results."""
+    results = Results(
+        machine=machine(),
+        python=platform.python_version(),
+        rounds=given.rounds,
+        quick=given.quick,
+        missing=missing,
+    )
+    try:
+        with ExitStack() as stack:
+            engines: dict[str, Engine] = {
+                "postgresql": stack.enter_context(PostgresEngine()),
+                "sqlite": stack.enter_context(SqliteEngine()),
+            }
+            results.engines = {name: engine.version() for name, engine in engines.items()}
+            taking_part = introduced(found, results)
+            run = Run(
+                results, engines, taking_part, scale_of(given), say=_say, keep=keep
+            )  # fmt: skip
+            for name in selected(_words(given.only)):
+                with progress_bar(name) as step:
+                    run.scenario(name, given.rounds, step)
+    except NotProven as error:
+        results.broken = str(error)
+    except KeyboardInterrupt:
+        results.interrupted = True
+    return results
+
+
+def introduced(found: Sequence[Contestant], results: Results) -> list[Contestant]:
+    """Ask everyone who they are; a peer that cannot say does not take part."""
+    kept = []
+    for one in found:
+        try:
+            results.cards.append(contestants.card(one))
+            kept.append(one)
+        except ProgramError as error:
+            if one.ours:
+                raise NotProven(str(error)) from error
+            results.missing[one.name] = str(error)
+            _say_missing(str(error))
+    return kept
+
+
+def _say(text: str) -> None:
+    errors.print(text, highlight=False)
+
+
+@contextmanager
+def progress_bar(name: str) -> Iterator[Callable[[str, int], None]]:
+    """Show how far a scenario is."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=errors, transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        begun = iter(range(1_000_000))
+        # Called before each cell: what is complete are those before it.
+        yield lambda text, total: bar.update(
+            task, description=text, total=total, completed=next(begun)
+        )
+
+
+def keep(results: Results) -> None:
+    """Write down what there is so far."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
+
+
+def write_docs(results: Results, source: Path) -> None:
+    """Put the tables into the page, and draw the picture beside it."""
+    report.write_docs(PAGE, results)
+    console.print(f"written to {PAGE.relative_to(ROOT)}")
+    try:
+        python = plotting_python(DIRECTORY / "plot")
+        subprocess.run([python, ROOT / "bench/plot.py", source, PICTURE], check=True)
+        console.print(f"written to {PICTURE.relative_to(ROOT)}")
+    except (OSError, subprocess.CalledProcessError) as error:
+        errors.print(f"no plot: {error}", style="bold red", markup=False)
+
+
+def plotting_python(directory: Path) -> Path:
+    """Make an environment with what draws, outside the project's."""
+    python = directory / "bin" / "python"
+    stamp = directory / "installed"
+    if not stamp.exists():
+        subprocess.run([sys.executable, "-m", "venv", directory], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", PLOT_PACKAGE], check=True)
+        stamp.touch()
+    return python
+
+
+if __name__ == "__main__":
+    sys.exit(main())

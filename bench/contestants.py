@@ -1,0 +1,154 @@
+"""Who takes part: Holdfast and its store on both engines, and the peers in each of their modes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+
+from bench.protocol import Program, ProgramError, Unsupported
+
+DIRECTORY = Path(__file__).resolve().parents[1] / "out" / "bench"
+"""Where the bench installs what it needs, outside the project's environment."""
+HOLDFAST, HOLDFAST_SQLITE = "holdfast", "holdfast on SQLite"
+STORE, STORE_SQLITE = "store", "store on SQLite"
+
+
+class Contestant(Struct, frozen=True, kw_only=True):
+    """One program in one mode."""
+
+    name: str
+    family: str
+    """Whose modes it shares: one peer, measured once where modes make no difference."""
+    engine: str
+    argv: tuple[str, ...]
+    mode: str | None = None
+    """Handed to `drain`; for Holdfast it is the scenario that says."""
+    first: bool = True
+    """Whether it is the first of its family, which fills and latencies are measured with."""
+    slow: bool = False
+    ours: bool = False
+    """Whether `holdfast verify` must pass after it."""
+    settings: str = ""
+
+    @property
+    def program(self) -> Program:
+        """Its program."""
+        return Program(self.name, self.argv)
+
+
+class Card(Struct, frozen=True, kw_only=True):
+    """What the report says about a contestant."""
+
+    name: str
+    engine: str
+    version: str
+    settings: str
+    keeps: str
+
+
+def own() -> list[Contestant]:
+    """List Holdfast, and its store without a worker."""
+    holdfast = (sys.executable, "-m", "bench.programs.holdfast")
+    store = (sys.executable, "-m", "bench.programs.store")
+    return [
+        _own(HOLDFAST, "postgresql", holdfast),
+        _own(HOLDFAST_SQLITE, "sqlite", holdfast),
+        _own(STORE, "postgresql", store),
+        _own(STORE_SQLITE, "sqlite", store),
+    ]
+
+
+def _own(name: str, engine: str, argv: tuple[str, ...]) -> Contestant:
+    return Contestant(name=name, family=name, engine=engine, argv=argv, ours=True)
+
+
+class Peer(Protocol):
+    """What the registry of peers gives of each."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def engine(self) -> str:
+        """postgresql or sqlite."""
+
+    @property
+    def modes(self) -> Sequence[tuple[str, str]]:
+        """Name and settings of each mode, the best for draining first."""
+
+    @property
+    def slow(self) -> bool:
+        """Whether it gets fewer jobs."""
+
+    def install(self, directory: Path) -> None:
+        """Bring its packages in; raises where that cannot be done."""
+
+    def argv(self, directory: Path) -> list[str]:
+        """Tell the words that start its program."""
+
+
+def install(
+    peers: Iterable[Peer], say: Callable[[str], None], directory: Path = DIRECTORY / "peers"
+) -> tuple[list[Contestant], dict[str, str]]:
+    """Install peers, and list each in its modes; with them, who is missing and why."""
+    found: list[Contestant] = []
+    missing: dict[str, str] = {}
+    for peer in peers:
+        try:
+            peer.install(directory)
+        except Exception as error:  # noqa: BLE001  the rest goes on without it
+            missing[peer.name] = f"could not be installed: {error}"
+            say(f"{peer.name} {missing[peer.name]}")
+        else:
+            found += in_modes(peer, tuple(peer.argv(directory)))
+    return found, missing
+
+
+def in_modes(peer: Peer, argv: tuple[str, ...]) -> list[Contestant]:
+    """List a peer once for each of its modes, by its bare name if there is only one."""
+    several = len(peer.modes) > 1
+    return [
+        Contestant(
+            name=f"{peer.name} {mode}" if several else peer.name,
+            family=peer.name,
+            engine=peer.engine,
+            argv=argv,
+            mode=mode,
+            first=number == 0,
+            slow=peer.slow or (several and mode == "default"),
+            settings=settings,
+        )
+        for number, (mode, settings) in enumerate(peer.modes)
+    ]
+
+
+def card(one: Contestant) -> Card:
+    """Ask a contestant what it is."""
+    try:
+        told = one.program.ask("version")
+    except Unsupported as error:
+        raise ProgramError(str(error)) from error
+    settings = "; ".join(filter(None, (one.settings, str(told.get("settings", "")))))
+    return Card(
+        name=one.name,
+        engine=one.engine,
+        version=str(told.get("version", "?")),
+        settings=settings,
+        keeps=str(told.get("keeps", "?")),
+    )
+
+
+def chosen(all_: Sequence[Contestant], asked: Sequence[str]) -> list[Contestant]:
+    """Keep those whose name begins with one of the words; all if none is given."""
+    if not asked:
+        return list(all_)
+    return [one for one in all_ if any(_is_asked(one, word) for word in asked)]
+
+
+def _is_asked(one: Contestant, word: str) -> bool:
+    return one.name.startswith(word)

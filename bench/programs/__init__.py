@@ -1,0 +1,1 @@
+"""The project's own contenders, as programs that speak the protocol of `bench.protocol`."""

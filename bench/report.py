@@ -1,0 +1,343 @@
+"""The report: sheets made from the results alone, shown on a terminal or written as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bench.contestants import HOLDFAST, HOLDFAST_SQLITE
+from bench.figures import Figure, Measured, Ratio, ratio
+from bench.running import Results
+from bench.targets import TARGETS, Verdict, judge
+
+BEGIN, END = "<!-- written by make bench: begin -->", "<!-- written by make bench: end -->"
+IDEAL_SLEEPERS = 10_000
+STEPS = 10
+MEGABYTE = 1_000_000
+STYLES = {Verdict.STRETCH: "green", Verdict.MET: "green", Verdict.MISSED: "bold red"}
+
+
+class Sheet(Struct, frozen=True, kw_only=True):
+    """One table."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+def sheets(results: Results) -> Iterator[Sheet]:
+    """Make all tables that there is something for, the targets first."""
+    measured = Measured(results.measurements)
+    yield targets_sheet(measured)
+    for make in (
+        rates("drain", "Drain, no-op jobs", drain_columns),
+        rates("submit", "Bulk submit", cost_columns),
+        rates("single", "Single submits", cost_columns),
+        latency_sheet,
+        rates("payload", "Larger payloads", drain_columns),
+        rates("sleepers", "Handlers that wait for 10 ms, 100 at a time", sleeper_columns),
+        rates("steps", "Jobs of 10 steps", step_columns),
+        rates("signals", "Signals to jobs that wait", signal_columns),
+        rates("growth", "Growth: drains of more jobs, and on history", drain_columns),
+    ):
+        sheet = make(measured)
+        if sheet.rows:
+            yield sheet
+    yield contestants_sheet(results)
+    troubles = troubles_sheet(results)
+    if troubles.rows:
+        yield troubles
+
+
+def targets_sheet(measured: Measured) -> Sheet:
+    """Show every target, missed ones and unmeasured ones too."""
+    judged = [judge(target, measured) for target in TARGETS]
+    return Sheet(
+        title="Targets",
+        headings=("measure", "must", "stretch", "found (its worst condition)", "verdict"),
+        rows=[
+            (one.measure, _finite(one.must), one.stretch, one.shown, str(one.verdict))
+            for one in judged
+        ],
+    )
+
+
+def _finite(mark: str) -> str:
+    return "" if "inf" in mark else mark
+
+
+class Spot(Struct, frozen=True):
+    """One contestant under one condition."""
+
+    measured: Measured
+    scenario: str
+    variant: str
+    contestant: str
+
+    def figure(self, name: str) -> Figure | None:
+        """Sum one value up."""
+        return self.measured.figure(self.scenario, self.variant, self.contestant, name)
+
+    def median(self, name: str, show: Callable[[float], str]) -> str:
+        """Show a median, or nothing."""
+        found = self.figure(name)
+        return "" if found is None else show(found.median)
+
+    @property
+    def against(self) -> Ratio | None:
+        """How much of its rate Holdfast has on its engine; None for Holdfast itself."""
+        here = self.measured.contenders(self.scenario, self.variant)
+        for ours in (HOLDFAST, HOLDFAST_SQLITE):
+            # Where both engines stand side by side, the first is the yardstick.
+            if ours in here:
+                if self.contestant == ours:
+                    return None
+                get = self.measured.values
+                return ratio(
+                    get(self.scenario, self.variant, ours, "rate"),
+                    get(self.scenario, self.variant, self.contestant, "rate"),
+                )
+        return None
+
+
+Columns = tuple[Sequence[str], Callable[[Spot], Sequence[str]]]
+
+
+def rates(scenario: str, title: str, columns: Callable[[], Columns]) -> Callable[[Measured], Sheet]:
+    """Make a table of rates, condition by condition, the quickest first."""
+    headings, cells = columns()
+
+    def make(measured: Measured) -> Sheet:
+        rows = [
+            (*_head(spot), *cells(spot))
+            for variant in measured.variants(scenario)
+            for spot in _spots(measured, scenario, variant)
+        ]
+        first = ("condition", "contestant", "jobs", "per second (lowest–highest)", "Holdfast is")
+        return Sheet(title=title, headings=(*first, *headings), rows=rows)
+
+    return make
+
+
+def _spots(measured: Measured, scenario: str, variant: str) -> list[Spot]:
+    names = measured.contenders(scenario, variant)
+    spots = [Spot(measured, scenario, variant, name) for name in names]
+    return sorted(spots, key=lambda spot: -_rate_of(spot))
+
+
+def _rate_of(spot: Spot) -> float:
+    found = spot.figure("rate")
+    return 0.0 if found is None else found.median
+
+
+def _head(spot: Spot) -> tuple[str, ...]:
+    found = spot.against
+    return (
+        spot.variant,
+        spot.contestant,
+        f"{spot.measured.jobs(spot.scenario, spot.variant, spot.contestant):,}",
+        ranged(spot.figure("rate"), "{:,.0f}"),
+        "" if found is None else times(found),
+    )
+
+
+def ranged(found: Figure | None, form: str) -> str:
+    """Show a median and its range."""
+    if found is None:
+        return ""
+    low, high = form.format(found.lowest), form.format(found.highest)
+    return f"{form.format(found.median)} ({low}–{high})"
+
+
+def times(found: Ratio) -> str:
+    """Show a ratio and its range."""
+    return f"{found.value:.2f}× ({found.lowest:.2f}–{found.highest:.2f})"
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _one(value: float) -> str:
+    return f"{value:,.1f}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0%}"
+
+
+def _megabytes(value: float) -> str:
+    return f"{value / MEGABYTE:,.0f}"
+
+
+def cost_columns() -> Columns:
+    """Show what a job costs."""
+    return ("client µs/job", "server µs/job", "WAL B/job"), lambda spot: (
+        spot.median("client_micros", _one),
+        spot.median("server_micros", _one),
+        spot.median("wal_bytes", _whole),
+    )
+
+
+def drain_columns() -> Columns:
+    """Show what a job costs, and what the worker and the disk hold."""
+    headings, cells = cost_columns()
+    return (*headings, "disk B/job", "worker MB"), lambda spot: (
+        *cells(spot),
+        spot.median("disk_bytes", _whole),
+        spot.median("rss", _megabytes),
+    )
+
+
+def sleeper_columns() -> Columns:
+    """Show how near it came to what a hundred slots can do."""
+    return ("of the ideal 10,000/s", "slots idle"), lambda spot: (
+        spot.median("rate", lambda rate: _percent(rate / IDEAL_SLEEPERS)),
+        spot.median("idle", _percent),
+    )
+
+
+def step_columns() -> Columns:
+    """Show steps instead of jobs."""
+    headings, cells = cost_columns()
+    return ("steps/s", *headings), lambda spot: (
+        spot.median("rate", lambda rate: _whole(rate * STEPS)),
+        *cells(spot),
+    )
+
+
+def signal_columns() -> Columns:
+    """Show how quickly they were sent, beside how quickly they were acted upon."""
+    headings, cells = cost_columns()
+
+    def sent(spot: Spot) -> str:
+        jobs = spot.measured.jobs(spot.scenario, spot.variant, spot.contestant)
+        return spot.median("sent_seconds", lambda seconds: _whole(jobs / seconds))
+
+    return ("sent/s", *headings), lambda spot: (sent(spot), *cells(spot))
+
+
+def latency_sheet(measured: Measured) -> Sheet:
+    """Show latencies, the quickest first."""
+    rows = []
+    for variant in measured.variants("latency"):
+        names = measured.contenders("latency", variant)
+        spots = [Spot(measured, "latency", variant, name) for name in names]
+        for spot in sorted(spots, key=_p50_of):
+            rows.append(
+                (
+                    variant,
+                    spot.contestant,
+                    f"{measured.jobs('latency', variant, spot.contestant):,}",
+                    ranged(spot.figure("p50"), "{:.1f}"),
+                    ranged(spot.figure("p99"), "{:.1f}"),
+                    spot.median("most", _one),
+                    spot.median("asked_rate", _whole),
+                    spot.median("rate", _whole),
+                )
+            )
+    return Sheet(
+        title="Latency from submit to the handler's start",
+        headings=(
+            *("condition", "contestant", "samples a round", "p50 ms (range)", "p99 ms (range)"),
+            *("slowest ms", "load asked/s", "load reached/s"),
+        ),
+        rows=rows,
+        note="Half load is half of the rate at which the measured submits and drains together "
+        "would fill the machine.",
+    )
+
+
+def _p50_of(spot: Spot) -> float:
+    found = spot.figure("p50")
+    return float("inf") if found is None else found.median
+
+
+def contestants_sheet(results: Results) -> Sheet:
+    """Show who took part, at which settings, and what each keeps of a finished job."""
+    return Sheet(
+        title="Contestants",
+        headings=("contestant", "engine", "version", "settings", "keeps of a finished job"),
+        rows=[
+            (card.name, card.engine, card.version, card.settings, card.keeps)
+            for card in results.cards
+        ],
+    )
+
+
+def troubles_sheet(results: Results) -> Sheet:
+    """Show what is not in the tables, and why."""
+    rows = [(name, why) for name, why in results.missing.items()]
+    rows += [("failed", text) for text in results.failures]
+    rows += [("has no such thing", text) for text in results.unsupported]
+    if results.broken is not None:
+        rows.append(("THE BENCH FAILED", results.broken))
+    if results.interrupted:
+        rows.append(("interrupted", "the run was ended early; this is what it had measured"))
+    return Sheet(title="Not measured", headings=("what", "why"), rows=rows)
+
+
+def conditions(results: Results) -> list[str]:
+    """Say where and how it was measured."""
+    size = "a quick run: its figures only show that everything works" if results.quick else ""
+    return [
+        f"{results.machine}, shared by client and server; Python {results.python}",
+        *results.engines.values(),
+        f"{results.rounds} interleaved rounds, medians; CHECKPOINT before each stretch by the clock"
+        + (f"; {size}" if size else ""),
+    ]
+
+
+def show(results: Results, console: Console) -> None:
+    """Print everything; the targets last, where they are seen."""
+    first, *others = sheets(results)
+    for text in conditions(results):
+        console.print(text, markup=False, highlight=False)
+    for sheet in [*others, first]:
+        console.print(_table(sheet))
+        if sheet.note:
+            console.print(sheet.note, style="dim")
+
+
+def _table(sheet: Sheet) -> Table:
+    table = Table(title=sheet.title, title_justify="left")
+    for number, heading in enumerate(sheet.headings):
+        wide = number < 2 or sheet.title in ("Contestants", "Not measured", "Targets")
+        table.add_column(heading, justify="left" if wide else "right", overflow="fold")
+    for row in sheet.rows:
+        style = next((STYLES[one] for one in STYLES if one.value == row[-1]), "")
+        table.add_row(*(Text(cell) for cell in row), style=style)
+    return table
+
+
+def markdown(results: Results) -> str:
+    """Write everything as Markdown."""
+    parts = ["\n".join(f"- {text}" for text in conditions(results))]
+    for sheet in sheets(results):
+        parts.append(f"### {sheet.title}")
+        if sheet.note:
+            parts.append(sheet.note)
+        lines = [_markdown_row(sheet.headings), _markdown_row(["---"] * len(sheet.headings))]
+        parts.append("\n".join([*lines, *map(_markdown_row, sheet.rows)]))
+    return "\n\n".join(parts)
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    escaped = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
+
+
+def write_docs(page: Path, results: Results) -> None:
+    """Replace what lies between the markers of a page."""
+    text = page.read_text("utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page.name} has no place between {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n\n{markdown(results)}\n\n{END}{after}", "utf-8")

@@ -1,0 +1,249 @@
+"""What is measured, under which conditions, and with whom: each scenario lists its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from bench import measuring
+from bench.contestants import HOLDFAST, HOLDFAST_SQLITE, STORE, STORE_SQLITE, Contestant
+from bench.figures import Measured
+from bench.measuring import Cell
+
+CALLERS = 100
+KILOBYTE = 1024
+
+
+class Scale(Struct, frozen=True, kw_only=True):
+    """How much of everything."""
+
+    jobs: int = 100_000
+    """Of a drain; the larger one has twice as many."""
+    slow_jobs: int = 2_000
+    """What slow peers get instead."""
+    singles: int = 2_000
+    samples: int = 200
+    payloads: tuple[tuple[int, int], ...] = ((KILOBYTE, 20_000), (100 * KILOBYTE, 1_000))
+    """Bytes, and how many jobs of that size."""
+    sleepers: int = 20_000
+    steps: int = 2_000
+    signals: int = 2_000
+    growth: tuple[int, ...] = (10_000, 100_000, 1_000_000)
+    history: int = 1_250_000
+    """Finished jobs before the last drain of the growth: four events each."""
+    larger: bool = True
+    """Whether drains of twice the jobs and by two processes are measured, too."""
+
+
+QUICK = Scale(
+    jobs=8_000,
+    slow_jobs=200,
+    singles=300,
+    samples=30,
+    payloads=((KILOBYTE, 2_000), (100 * KILOBYTE, 100)),
+    sleepers=3_000,
+    steps=200,
+    signals=200,
+    growth=(1_000, 10_000),
+    history=0,
+    larger=False,
+)
+
+
+class Field(Struct, frozen=True, kw_only=True):
+    """Who takes part, how much there is to do, and what is known so far."""
+
+    contestants: Sequence[Contestant]
+    scale: Scale
+    measured: Measured
+
+    def named(self, *names: str) -> list[Contestant]:
+        """Find some by name."""
+        return [one for one in self.contestants if one.name in names]
+
+    def jobs(self, one: Contestant, usual: int) -> int:
+        """Tell how many jobs it gets."""
+        return min(usual, self.scale.slow_jobs) if one.slow else usual
+
+
+def submits(field: Field) -> Iterator[Cell]:
+    """List bulk submits, for when no drain measures them."""
+    for one in field.contestants:
+        if one.first:
+            jobs = field.jobs(one, field.scale.jobs)
+            yield _cell("submit", f"{field.scale.jobs:,} jobs", one, jobs, measuring.submit)
+
+
+def drains(field: Field) -> Iterator[Cell]:
+    """List drains: analysed and right after the burst, of so many jobs and of twice as many."""
+    sizes = (field.scale.jobs, 2 * field.scale.jobs) if field.scale.larger else (field.scale.jobs,)
+    for processes in (1, 2) if field.scale.larger else (1,):
+        for size in sizes:
+            for analysed in (True, False):
+                for one in field.contestants:
+                    if (size > sizes[0] and one.slow) or _alone(one, processes, analysed):
+                        continue
+                    yield _cell(
+                        "drain",
+                        drain_variant(size, one.engine, analysed=analysed, processes=processes),
+                        one,
+                        field.jobs(one, size),
+                        measuring.drain,
+                        analysed=analysed,
+                        processes=processes,
+                    )
+
+
+def _alone(one: Contestant, processes: int, analysed: bool) -> bool:
+    """Whether this makes no difference to it: SQLite is not analysed, the store is one process."""
+    is_store = one.name in (STORE, STORE_SQLITE)
+    return (one.engine == "sqlite" and analysed) or (is_store and processes > 1)
+
+
+def drain_variant(jobs: int, engine: str, *, analysed: bool, processes: int) -> str:
+    """Name the conditions of a drain."""
+    state = "SQLite" if engine == "sqlite" else "analysed" if analysed else "burst"
+    return f"{jobs:,} {state}" + (f", {processes} processes" if processes > 1 else "")
+
+
+def singles(field: Field) -> Iterator[Cell]:
+    """List single submits, one by one and from many callers."""
+    for callers in (1, CALLERS):
+        name = "one by one" if callers == 1 else f"{callers} callers"
+        for one in _with_workers(field):
+            jobs = min(field.jobs(one, field.scale.singles), field.scale.singles)
+            jobs = jobs if callers == 1 else jobs * 5
+            yield _cell("single", name, one, jobs, measuring.single, callers=callers)
+
+
+def latencies(field: Field) -> Iterator[Cell]:
+    """List latencies: all idle, Holdfast also at half load."""
+    samples = field.scale.samples
+    for one in _with_workers(field):
+        yield _cell("latency", "idle", one, 1, measuring.latency, samples=samples)
+    for one in field.named(HOLDFAST, HOLDFAST_SQLITE):
+        rate = half_load(field.measured, one.name)
+        if rate:
+            yield _cell(
+                "latency", "half load", one, 1, measuring.latency, samples=samples, rate=rate
+            )
+
+
+def half_load(measured: Measured, contestant: str) -> float | None:
+    """Take half of the rate at which submits and drains together would fill the machine."""
+    seconds = 0.0
+    for scenario in ("submit", "drain"):
+        rates = [
+            found.median
+            for variant in measured.variants(scenario)
+            if "processes" not in variant
+            and (found := measured.figure(scenario, variant, contestant, "rate")) is not None
+        ]
+        if not rates:
+            return None
+        seconds += 1 / min(rates)
+    return 0.5 / seconds
+
+
+def payloads(field: Field) -> Iterator[Cell]:
+    """List drains of larger jobs."""
+    for size, jobs in field.scale.payloads:
+        for one in field.contestants:
+            if one.first and not one.slow and one.name not in (STORE, STORE_SQLITE):
+                name = f"{size // KILOBYTE:,} KB, {_engine(one)}"
+                yield _cell("payload", name, one, jobs, measuring.drain, analysed=True, bytes=size)
+
+
+def sleepers(field: Field) -> Iterator[Cell]:
+    """List handlers of ten milliseconds, a hundred at a time."""
+    yield from _of_holdfast(field, "sleepers", "10 ms, concurrency 100", field.scale.sleepers)
+
+
+def steps(field: Field) -> Iterator[Cell]:
+    """List jobs of ten steps each."""
+    yield from _of_holdfast(field, "steps", "10 steps a job", field.scale.steps)
+
+
+def _of_holdfast(field: Field, name: str, variant: str, jobs: int) -> Iterator[Cell]:
+    for one in field.named(HOLDFAST, HOLDFAST_SQLITE):
+        yield _cell(name, variant, one, jobs, measuring.drain, analysed=True, task=name)
+
+
+def signals(field: Field) -> Iterator[Cell]:
+    """List signals to jobs that wait."""
+    for one in field.named(HOLDFAST, HOLDFAST_SQLITE):
+        jobs = field.scale.signals
+        yield _cell("signals", f"{CALLERS} callers", one, jobs, measuring.signals, callers=CALLERS)
+
+
+def growth(field: Field) -> Iterator[Cell]:
+    """List drains of ever more jobs, the last with history before it."""
+    sizes = field.scale.growth
+    for size in sizes:
+        for one in field.named(HOLDFAST, HOLDFAST_SQLITE):
+            history = field.scale.history if size == sizes[-1] else 0
+            yield _cell("growth", f"{size:,} jobs", one, size, measuring.growth, history=history)
+
+
+def _with_workers(field: Field) -> Iterator[Contestant]:
+    for one in field.contestants:
+        if one.first and one.name not in (STORE, STORE_SQLITE):
+            yield one
+
+
+def _engine(one: Contestant) -> str:
+    return "SQLite" if one.engine == "sqlite" else "PostgreSQL"
+
+
+def _cell(
+    scenario: str, variant: str, one: Contestant, jobs: int, measure: Any, **more: Any
+) -> Cell:
+    return Cell(
+        scenario=scenario, variant=variant, contestant=one, jobs=jobs, measure=measure, **more
+    )
+
+
+SCENARIOS: dict[str, Callable[[Field], Iterator[Cell]]] = {
+    "submit": submits,
+    "drain": drains,
+    "single": singles,
+    "latency": latencies,
+    "payload": payloads,
+    "sleepers": sleepers,
+    "steps": steps,
+    "signals": signals,
+    "growth": growth,
+}
+GROWTH_ROUNDS = 3
+"""At most: a round of it takes as long as many of the others."""
+
+
+def selected(only: Sequence[str]) -> list[str]:
+    """Order what was asked for; a drain measures the submit before it, too."""
+    names = [name for name in SCENARIOS if not only or name in only]
+    return [name for name in names if name != "submit" or "drain" not in names]
+
+
+def rounds_of(scenario: str, rounds: int) -> int:
+    """Tell how many rounds a scenario gets."""
+    return min(rounds, GROWTH_ROUNDS) if scenario == "growth" else rounds
+
+
+def in_turn(cells: Sequence[Cell], number: int) -> list[Cell]:
+    """Order the cells of one round: condition by condition, a different contestant first each time.
+
+    Whoever comes second finds a warmer machine.
+    """
+    ordered: list[Cell] = []
+    for variant in dict.fromkeys(_condition(cell) for cell in cells):
+        group = [cell for cell in cells if _condition(cell) == variant]
+        shift = number % len(group)
+        ordered += group[shift:] + group[:shift]
+    return ordered
+
+
+def _condition(cell: Cell) -> str:
+    # SQLite, which is not analysed, belongs beside the burst.
+    return cell.variant.replace("SQLite", "burst") if cell.scenario == "drain" else cell.variant

@@ -1,0 +1,289 @@
+"""The targets of the issue, as ratios within one run, and whether they are met. No miss is hidden.
+
+Where a target can be measured under several conditions, the worst of them is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from statistics import median
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from bench.contestants import HOLDFAST, HOLDFAST_SQLITE, STORE, STORE_SQLITE
+from bench.figures import Measured, ratio
+
+GRAPHILE, PGQUEUER, AWA, HUEY = "graphile-worker batched", "pgqueuer", "awa", "huey"
+MEGABYTE = 1_000_000
+SMALLEST, LARGEST = 10_000, 1_000_000
+"""Between which sizes the growth is judged."""
+
+
+Find: TypeAlias = Callable[[Measured], Iterator[tuple[str, float]]]
+"""Gives conditions with their values."""
+
+
+class Verdict(StrEnum):
+    """How a target stands."""
+
+    STRETCH = "stretch met"
+    MET = "met"
+    MISSED = "MISSED"
+    UNKNOWN = "not measured"
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """What is wanted of one measure."""
+
+    measure: str
+    must: float
+    stretch: float | None
+    find: Find
+    below: bool = False
+    """Whether smaller is better: then the value must be below the mark, not at least the mark."""
+    unit: str = "×"
+
+
+class Judged(Struct, frozen=True, kw_only=True):
+    """A target with what was found."""
+
+    measure: str
+    must: str
+    stretch: str
+    value: float | None
+    shown: str
+    verdict: Verdict
+
+
+def judge(target: Target, measured: Measured) -> Judged:
+    """Compare the worst condition with the marks."""
+    found = list(target.find(measured))
+    pick = max if target.below else min
+    condition, value = pick(found, key=lambda one: one[1]) if found else ("", None)
+    return Judged(
+        measure=target.measure,
+        must=_mark(target, target.must),
+        stretch="" if target.stretch is None else _mark(target, target.stretch),
+        value=value,
+        shown="" if value is None else f"{_number(value, target.unit)} ({condition})",
+        verdict=verdict(target, value),
+    )
+
+
+def verdict(target: Target, value: float | None) -> Verdict:
+    """Say how a value stands to the marks."""
+    if value is None:
+        return Verdict.UNKNOWN
+    if target.stretch is not None and _reaches(target, value, target.stretch):
+        return Verdict.STRETCH
+    return Verdict.MET if _reaches(target, value, target.must) else Verdict.MISSED
+
+
+def _reaches(target: Target, value: float, mark: float) -> bool:
+    return value < mark if target.below else value >= mark
+
+
+def _mark(target: Target, mark: float) -> str:
+    return f"{'<' if target.below else '≥'} {_number(mark, target.unit)}"
+
+
+def _number(value: float, unit: str) -> str:
+    if unit == "×":
+        return f"{value:.2f}×"
+    return f"{value:.1f} {unit}"
+
+
+def drain_against(peer: str, *, ours: str = HOLDFAST, state: str = "") -> Find:
+    """Compare drains by one process with those of a peer in any of its modes: with its best."""
+
+    def find(measured: Measured) -> Iterator[tuple[str, float]]:
+        for variant in measured.variants("drain"):
+            if "processes" in variant or state not in variant:
+                continue
+            our_rates = measured.values("drain", variant, ours, "rate")
+            ratios = [
+                found.value
+                for name in measured.contenders("drain", variant)
+                if name.startswith(peer)
+                and (found := ratio(our_rates, measured.values("drain", variant, name, "rate")))
+            ]
+            if ratios:
+                yield variant, min(ratios)
+
+    return find
+
+
+def submit_against(peer: str) -> Find:
+    """Compare bulk submits."""
+
+    def find(measured: Measured) -> Iterator[tuple[str, float]]:
+        for variant in measured.variants("submit"):
+            ours = measured.values("submit", variant, HOLDFAST, "rate")
+            for name in measured.contenders("submit", variant):
+                theirs = measured.values("submit", variant, name, "rate")
+                if name.startswith(peer) and (found := ratio(ours, theirs)):
+                    yield variant, found.value
+
+    return find
+
+
+def callers_gain(contestant: str) -> Find:
+    """Compare submits of many callers with those one by one."""
+
+    def find(measured: Measured) -> Iterator[tuple[str, float]]:
+        many, one = (
+            measured.values("single", variant, contestant, "rate")
+            for variant in ("100 callers", "one by one")
+        )
+        if found := ratio(many, one):
+            yield contestant, found.value
+
+    return find
+
+
+def latency_against_peers(contestant: str, name: str) -> Find:
+    """Compare a latency with that of each durable peer; below 1 is quicker than the peer."""
+
+    def find(measured: Measured) -> Iterator[tuple[str, float]]:
+        ours = measured.values("latency", "idle", contestant, name)
+        for peer in measured.contenders("latency", "idle"):
+            if peer in (HOLDFAST, HOLDFAST_SQLITE):
+                continue
+            theirs = measured.values("latency", "idle", peer, name)
+            if found := ratio(ours, theirs):
+                yield f"of {peer}", found.value
+
+    return find
+
+
+def latency_of(contestant: str, name: str) -> Find:
+    """Give a latency itself."""
+
+    def find(measured: Measured) -> Iterator[tuple[str, float]]:
+        if found := measured.figure("latency", "idle", contestant, name):
+            yield contestant, found.median
+
+    return find
+
+
+def grown(contestant: str) -> Find:
+    """Compare the drain of the most jobs, and the one on history, with that of the fewest."""
+
+    def find(measured: Measured) -> Iterator[tuple[str, float]]:
+        few = measured.values("growth", f"{SMALLEST:,} jobs", contestant, "rate")
+        for variant in measured.variants("growth"):
+            if variant != f"{LARGEST:,} jobs" and "history" not in variant:
+                continue
+            if found := ratio(measured.values("growth", variant, contestant, "rate"), few):
+                yield variant, found.value
+
+    return find
+
+
+def memory(contestant: str) -> Find:
+    """Give the memory of a worker at its largest, of whatever it drained; payloads apart."""
+
+    def find(measured: Measured) -> Iterator[tuple[str, float]]:
+        for scenario in ("drain", "growth"):
+            for variant in measured.variants(scenario):
+                values = measured.values(scenario, variant, contestant, "rss")
+                if values:
+                    yield f"{scenario} {variant}", median(values.values()) / MEGABYTE
+
+    return find
+
+
+def _latency_targets(contestant: str, engine: str) -> Iterator[Target]:
+    for name in ("p50", "p99"):
+        yield Target(
+            measure=f"idle latency {name} of the quickest durable peer's, {engine}",
+            must=1.0,
+            stretch=None,
+            find=latency_against_peers(contestant, name),
+            below=True,
+        )
+    yield Target(
+        measure=f"idle latency p50, {engine} (stretch only)",
+        must=float("inf"),
+        stretch=2.0,
+        find=latency_of(contestant, "p50"),
+        below=True,
+        unit="ms",
+    )
+
+
+def _targets() -> Iterator[Target]:
+    for state, must, stretch in (("analysed", 1.0, 1.25), ("burst", 1.5, 2.5)):
+        yield Target(
+            measure=f"drain vs Graphile batched, {state}",
+            must=must,
+            stretch=stretch,
+            find=drain_against(GRAPHILE, state=state),
+        )
+    for label, peer, must, stretch in (
+        ("PGQueuer", PGQUEUER, 2.0, 2.5),
+        ("awa-pg", AWA, 4.0, 6.0),
+        ("procrastinate", "procrastinate", 30.0, 60.0),
+        ("absurd", "absurd", 30.0, 60.0),
+        ("DBOS", "dbos", 30.0, 60.0),
+    ):
+        find = drain_against(peer)
+        yield Target(measure=f"drain vs {label}", must=must, stretch=stretch, find=find)
+    yield Target(
+        measure="SQLite FULL drain vs huey",
+        must=6.0,
+        stretch=10.0,
+        find=drain_against(HUEY, ours=HOLDFAST_SQLITE),
+    )
+    yield Target(
+        measure="bulk submit vs Graphile",
+        must=1.2,
+        stretch=1.5,
+        find=submit_against("graphile-worker"),
+    )
+    for contestant, engine in ((HOLDFAST, "PostgreSQL"), (HOLDFAST_SQLITE, "SQLite")):
+        yield Target(
+            measure=f"100 concurrent single submits vs one by one, {engine}",
+            must=5.0,
+            stretch=15.0,
+            find=callers_gain(contestant),
+        )
+        yield from _latency_targets(contestant, engine)
+        store = STORE if contestant == HOLDFAST else STORE_SQLITE
+        yield Target(
+            measure=f"worker vs bench-store, {engine}",
+            must=0.7,
+            stretch=0.85,
+            find=worker_against_store(store, contestant),
+        )
+        yield Target(
+            measure=f"growth 10⁴ → 10⁶, {engine}",
+            must=0.75,
+            stretch=0.9,
+            find=grown(contestant),
+        )
+        yield Target(
+            measure=f"worker memory, {engine}",
+            must=100.0,
+            stretch=60.0,
+            find=memory(contestant),
+            below=True,
+            unit="MB",
+        )
+
+
+def worker_against_store(store: str, ours: str) -> Find:
+    """Compare a worker with its own store, not with one whose name begins alike."""
+
+    def find(measured: Measured) -> Iterator[tuple[str, float]]:
+        for variant in measured.variants("drain"):
+            mine = measured.values("drain", variant, ours, "rate")
+            if found := ratio(mine, measured.values("drain", variant, store, "rate")):
+                yield variant, found.value
+
+    return find
+
+
+TARGETS: tuple[Target, ...] = tuple(_targets())

@@ -1,0 +1,1 @@
+"""The bench: its statistics, its judgement, its proofs, and that nothing flatters."""

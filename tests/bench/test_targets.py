@@ -1,0 +1,119 @@
+"""The judge of the targets: at the mark, beside it, and where nothing was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.contestants import HOLDFAST, HOLDFAST_SQLITE, STORE
+from bench.figures import Measured, Measurement
+from bench.targets import TARGETS, Judged, Target, Verdict, judge, verdict
+
+
+def _target(**changes: object) -> Target:
+    given = {"measure": "m", "must": 1.5, "stretch": 2.5, "find": lambda _: iter(()), **changes}
+    return Target(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1.4999, Verdict.MISSED),
+        (1.5, Verdict.MET),
+        (2.4999, Verdict.MET),
+        (2.5, Verdict.STRETCH),
+        (None, Verdict.UNKNOWN),
+    ],
+)
+def test_at_least_the_mark_is_met(value: float | None, expected: Verdict) -> None:
+    assert verdict(_target(), value) is expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(100.0, Verdict.MISSED), (99.9, Verdict.MET), (60.0, Verdict.MET), (59.9, Verdict.STRETCH)],
+)
+def test_below_the_mark_means_below_it(value: float, expected: Verdict) -> None:
+    assert verdict(_target(must=100.0, stretch=60.0, below=True), value) is expected
+
+
+def test_without_a_stretch_the_must_is_all() -> None:
+    assert verdict(_target(stretch=None), 99.0) is Verdict.MET
+
+
+def test_the_worst_condition_is_judged() -> None:
+    found = [("easy", 9.0), ("hard", 1.0), ("fair", 2.0)]
+    judged = judge(_target(find=lambda _: iter(found)), Measured())
+    assert (judged.value, judged.verdict) == (1.0, Verdict.MISSED)
+    assert "hard" in judged.shown
+    judged = judge(_target(find=lambda _: iter(found), below=True), Measured())
+    assert judged.value == 9.0
+
+
+def _one(scenario: str, variant: str, name: str, **values: float) -> Measurement:
+    return Measurement(
+        scenario=scenario, variant=variant, contender=name, round=0, jobs=1, values=values
+    )
+
+
+def _judged(measure: str, *found: Measurement) -> Judged:
+    [target] = [one for one in TARGETS if one.measure == measure]
+    return judge(target, Measured(found))
+
+
+def test_drains_are_compared_by_state_and_with_one_process() -> None:
+    found = [
+        _one("drain", "100,000 analysed", HOLDFAST, rate=20.0),
+        _one("drain", "100,000 analysed", "graphile-worker batched", rate=10.0),
+        _one("drain", "100,000 burst", HOLDFAST, rate=20.0),
+        _one("drain", "100,000 burst", "graphile-worker batched", rate=16.0),
+        _one("drain", "200,000 burst", HOLDFAST, rate=20.0),
+        _one("drain", "200,000 burst", "graphile-worker batched", rate=5.0),
+        _one("drain", "100,000 burst, 2 processes", HOLDFAST, rate=1.0),
+        _one("drain", "100,000 burst, 2 processes", "graphile-worker batched", rate=5.0),
+    ]
+    assert _judged("drain vs Graphile batched, analysed", *found).value == 2.0
+    burst = _judged("drain vs Graphile batched, burst", *found)
+    assert (burst.value, burst.verdict) == (1.25, Verdict.MISSED)
+
+
+def test_a_peer_is_taken_in_its_best_mode() -> None:
+    found = [
+        _one("drain", "100,000 burst", HOLDFAST, rate=20.0),
+        _one("drain", "100,000 burst", "pgqueuer batched", rate=10.0),
+        _one("drain", "100,000 burst", "pgqueuer default", rate=1.0),
+    ]
+    assert _judged("drain vs PGQueuer", *found).value == 2.0
+
+
+def test_latency_must_be_below_that_of_every_peer() -> None:
+    found = [
+        _one("latency", "idle", HOLDFAST, p50=3.0, p99=6.0),
+        _one("latency", "idle", HOLDFAST_SQLITE, p50=1.0, p99=2.0),
+        _one("latency", "idle", "slow", p50=30.0, p99=60.0),
+        _one("latency", "idle", "quick", p50=3.0, p99=7.0),
+    ]
+    named = "idle latency {} of the quickest durable peer's, PostgreSQL"
+    assert _judged(named.format("p50"), *found).verdict is Verdict.MISSED
+    assert _judged(named.format("p99"), *found).verdict is Verdict.MET
+
+
+def test_a_worker_is_compared_with_the_store_under_it() -> None:
+    found = [
+        _one("drain", "100,000 burst", HOLDFAST, rate=7.0),
+        _one("drain", "100,000 burst", STORE, rate=10.0),
+    ]
+    assert _judged("worker vs bench-store, PostgreSQL", *found).verdict is Verdict.MET
+
+
+def test_growth_is_judged_on_history_too() -> None:
+    found = [
+        _one("growth", "10,000 jobs", HOLDFAST, rate=10.0),
+        _one("growth", "1,000,000 jobs", HOLDFAST, rate=9.5),
+        _one("growth", "100,000 jobs on 5,000,000 events of history", HOLDFAST, rate=7.0),
+    ]
+    judged = _judged("growth 10⁴ → 10⁶, PostgreSQL", *found)
+    assert (judged.value, judged.verdict) == (0.7, Verdict.MISSED)
+
+
+def test_every_target_says_when_it_was_not_measured() -> None:
+    assert {judge(target, Measured()).verdict for target in TARGETS} == {Verdict.UNKNOWN}

@@ -135,6 +135,65 @@ class NoSuchJob(HoldfastError):
     code = "no_such_job"
 
 
+class Unauthorized(HoldfastError):
+    """A request without a token that counts: none, unknown, expired or revoked."""
+
+    code = "unauthorized"
+
+
+class Forbidden(HoldfastError):
+    """A token that does not cover what was asked."""
+
+    code = "forbidden"
+
+
+class NoSuchRoute(HoldfastError):
+    """The server has nothing at that address."""
+
+    code = "no_such_route"
+
+
+class NoSuchMethod(HoldfastError):
+    """The server has something at that address, and not by that method."""
+
+    code = "no_such_method"
+
+
+class TooLarge(BadData):
+    """More than the server takes in one request."""
+
+    code = "too_large"
+
+
+class UnsupportedMedia(BadData):
+    """A body in a form that the server does not read."""
+
+    code = "unsupported_media"
+
+
+class TooSlow(HoldfastError):
+    """A request whose body took too long to arrive. Nothing was written."""
+
+    code = "too_slow"
+
+
+class ServerFailed(HoldfastError):
+    """The server failed by itself; its log says how, under the request's id."""
+
+    code = "server_failed"
+
+
+class RateLimited(HoldfastError):
+    """Too many requests; the next is welcome in `retry_in` seconds."""
+
+    code = "rate_limited"
+
+    def __init__(self, message: str = "", *, retry_in: float = 1.0) -> None:
+        """Say when to come again."""
+        super().__init__(message)
+        self.retry_in = retry_in
+
+
 class StoreError(HoldfastError):
     """The database could not do it. What was acknowledged before is safe."""
 

@@ -36,7 +36,7 @@ from holdfast.tasks import Task
 from holdfast.telemetry.tracing import trace_id_of
 
 DEFAULT_TENANT = "default"
-_ASIDE = ("task", "args", "tenant", "parent", "traceparent")
+_ASIDE = ("task", "args", "tenant", "parent", "traceparent", "deadline_at")
 """Of what is wanted, all that is no option of a submission."""
 
 
@@ -307,6 +307,10 @@ class LocalOperations:
 
 def _options(wanted: Wanted) -> Any:
     said = asdict(wanted)
+    if wanted.deadline_at is not None:
+        if wanted.deadline is not None:
+            raise BadData("give a deadline or a deadline_at, not both")
+        said["deadline"] = wanted.deadline_at
     return {name: value for name, value in said.items() if value is not None and name not in _ASIDE}
 
 

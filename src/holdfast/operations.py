@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
 from holdfast.errors import HoldfastError
 from holdfast.flow.history import ReadEvent
@@ -25,6 +25,8 @@ from holdfast.lifecycle.states import State
 from holdfast.ports import Page, Query, QueueStatus, Submitted, Tail, WorkerStatus
 from holdfast.spans import Span
 
+Spoken: TypeAlias = str | float
+"""A span as text ("5m") or in seconds."""
 Which: TypeAlias = JobId | str
 """A job by its internal id, or by any text that its tenant knows it by."""
 
@@ -33,20 +35,23 @@ class Wanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     """A job as it is asked for from outside: a task by its name, and what `options(…)` takes."""
 
     task: str
-    args: Raw = Raw(b"{}")
+    args: Annotated[Raw, Meta(extra_json_schema={"type": "object"})] = field(
+        default_factory=lambda: Raw(b"{}")
+    )
     """A JSON object of named arguments."""
     tenant: str | None = None
     """Only for whoever acts for all tenants; else it is the asker's own."""
     queue: str | None = None
     priority: Literal["critical", "interactive", "batch"] | None = None
     needs: tuple[str, ...] | None = None
-    delay: Span | None = None
+    delay: Spoken | None = None
     run_at: datetime | None = None
-    deadline: Span | datetime | None = None
+    deadline: Spoken | None = None
+    deadline_at: datetime | None = None
     retries: int | None = None
-    backoff: Span | None = None
-    timeout: Span | None = None
-    start_timeout: Span | None = None
+    backoff: Spoken | None = None
+    timeout: Spoken | None = None
+    start_timeout: Spoken | None = None
     job_id: str | None = None
     request_id: str | None = None
     client_job_id: str | None = None

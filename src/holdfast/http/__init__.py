@@ -1,0 +1,1 @@
+"""The HTTP surface: jobs, queues, dead letters and workers for whoever has no database."""

@@ -1,0 +1,106 @@
+"""A request that was let in: who asks, and the operations that are theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from fastapi import Depends
+from msgspec import Struct
+from starlette.requests import Request
+
+from holdfast.errors import BadData
+from holdfast.http.bodies import read_body
+from holdfast.http.scopes import Caller, Scope
+from holdfast.lifecycle.payload import check_text
+from holdfast.local import LocalOperations
+from holdfast.operations import Answer, Wanted
+from holdfast.services.session import Session
+from holdfast.tasks import Task
+
+T = TypeVar("T")
+
+
+class Doorkeeper(Protocol):
+    """Who tells whom a request comes from."""
+
+    async def caller(self, authorization: str | None) -> Caller:
+        """Tell who sent this; Unauthorized if nobody who counts."""
+
+
+class House(Struct, frozen=True, kw_only=True):
+    """What all requests share."""
+
+    session: Session
+    doorkeeper: Doorkeeper
+    tasks: Mapping[str, Task[Any, Any]]
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """One request, let in."""
+
+    request: Request
+    caller: Caller
+    house: House
+
+    @property
+    def jobs(self) -> LocalOperations:
+        """What the caller can do with jobs."""
+        return LocalOperations(
+            self.house.session,
+            name=self.caller.name,
+            tenant=self.caller.tenant,
+            tasks=self.house.tasks,
+        )
+
+    @property
+    def key(self) -> str | None:
+        """The `Idempotency-Key`: the same again is done once."""
+        key = self.request.headers.get("idempotency-key")
+        return None if key is None else check_text(key, "Idempotency-Key", limit=200)
+
+    @property
+    def expected_rev(self) -> int | None:
+        """The revision that `If-Match` demands (C3)."""
+        tag = self.request.headers.get("if-match")
+        if tag is None or tag.strip() == "*":
+            return None
+        text = tag.strip().removeprefix("W/").strip('"')
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise BadData(f'If-Match must be a job\'s revision, such as "3"; not {tag!r}')
+        return int(text)
+
+    @property
+    def request_id(self) -> str:
+        """What this request is called in logs and answers."""
+        named: str = self.request.scope["state"]["request_id"]
+        return named
+
+    async def submit(self, wanted: Sequence[Wanted]) -> list[Answer]:
+        """Submit jobs, into queues that the token covers."""
+        for one in wanted:
+            self.caller.demand_queue(self._queue(one))
+        return await self.jobs.submit(wanted)
+
+    def _queue(self, wanted: Wanted) -> str:
+        if wanted.queue is not None:
+            return wanted.queue
+        task = self.house.tasks.get(wanted.task)
+        return "default" if task is None else task.queue
+
+    async def body(self, kind: type[T]) -> T:
+        """Read the request's JSON."""
+        return await read_body(self.request, kind)
+
+
+def asking(scope: Scope) -> Any:
+    """Let in whoever's role covers `scope`; what every route begins with."""
+
+    async def let_in(request: Request) -> Ask:
+        house: House = request.app.state.house
+        caller = await house.doorkeeper.caller(request.headers.get("authorization"))
+        caller.demand(scope)
+        return Ask(request=request, caller=caller, house=house)
+
+    let_in.scope = scope  # type: ignore[attr-defined]
+    return Depends(let_in)

@@ -1,0 +1,64 @@
+"""Requests and answers as bytes: read strictly, written once, told apart by field where unfit."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.errors import UnsupportedMedia, ValidationError
+from holdfast.lifecycle.payload import DEPTH_LIMIT
+
+T = TypeVar("T")
+JSON = "application/json"
+_encoder = msgspec.json.Encoder()
+
+
+class UnfitField(ValidationError):
+    """Input that does not fit; `field` says where, as a JSON path."""
+
+    def __init__(self, message: str, field: str | None) -> None:
+        """Say what is wrong, and where."""
+        super().__init__(message)
+        self.field = field
+
+
+async def read_body(request: Request, kind: type[T]) -> T:
+    """Read a JSON body as `kind`."""
+    _check_media(request)
+    return read_json(await request.body(), kind)
+
+
+def read_json(text: bytes, kind: type[T]) -> T:
+    """Read JSON text as `kind`; what does not fit is named."""
+    try:
+        found: T = _decoder(kind).decode(text)
+    except RecursionError as error:
+        raise UnfitField(f"the body is nested deeper than {DEPTH_LIMIT} levels", None) from error
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).rpartition(" - at `")
+        field = path.removesuffix("`") if message else None
+        raise UnfitField(message or str(error), field) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnfitField(f"the body is not JSON: {error}", None) from error
+    return found
+
+
+def answer(value: Any, status: int = 200, **headers: str) -> Response:
+    """Answer with a value as JSON."""
+    return Response(_encoder.encode(value), status, headers=headers or None, media_type=JSON)
+
+
+def _check_media(request: Request) -> None:
+    media = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    if media != JSON and not media.endswith("+json"):
+        raise UnsupportedMedia(f"the body must be {JSON}, not {media!r}")
+
+
+_DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return _DECODERS.get(kind) or _DECODERS.setdefault(kind, msgspec.json.Decoder(kind))

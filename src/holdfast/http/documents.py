@@ -1,0 +1,63 @@
+"""What the routes take and give, for the OpenAPI document: the schemas of msgspec's own types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from holdfast import __version__
+from holdfast.http.problems import MEDIA, Problem
+
+F = TypeVar("F", bound=Callable[..., Any])
+_REF = "#/components/schemas/{name}"
+_kinds: set[Any] = {Problem}
+
+
+def documented(*, takes: Any = None, **gives: Any) -> dict[str, Any]:
+    """Describe a route: what its body is, and by status what it answers: `_201=Receipt`.
+
+    For `**documented(…)` in a route's decorator.
+    """
+    responses: dict[int | str, dict[str, Any]] = {"default": _content(Problem, MEDIA, "A problem")}
+    for status, kind in gives.items():
+        code = int(status.removeprefix("_"))
+        responses[code] = {"description": "Done"} if kind is None else _content(kind)
+    described: dict[str, Any] = {"responses": responses}
+    if takes is not None:
+        body = _content(takes) | {"required": True}
+        del body["description"]
+        described["openapi_extra"] = {"requestBody": body}
+    return described
+
+
+def _content(
+    kind: Any, media: str = "application/json", description: str = "Done"
+) -> dict[str, Any]:
+    _kinds.add(kind)
+    schema = {"$ref": _REF.format(name=kind.__name__)}
+    return {"description": description, "content": {media: {"schema": schema}}}
+
+
+def openapi(app: FastAPI) -> dict[str, Any]:
+    """Make the document once: the framework's routes, msgspec's schemas."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title="Holdfast",
+            version=__version__,
+            description="Durable jobs for agents, commands and functions.",
+            routes=app.routes,
+            openapi_version="3.1.0",
+        )
+        _, schemas = msgspec.json.schema_components(
+            sorted(_kinds, key=lambda kind: str(kind.__name__)), ref_template=_REF
+        )
+        components = document.setdefault("components", {})
+        components["schemas"] = {**components.get("schemas", {}), **schemas}
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"token": []}, {}]
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -1,0 +1,129 @@
+"""What every request passes before a route sees it: its name, its size, its pace, its errors.
+
+Plain ASGI: it costs a request little, and also holds where no route is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TypeAlias
+
+from msgspec import Struct
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from holdfast.errors import HoldfastError, ServerFailed, TooLarge, TooSlow, UnsupportedMedia
+from holdfast.http.problems import problem_response
+from holdfast.identity import mint_request
+
+log = logging.getLogger(__name__)
+REQUEST_ID = "x-request-id"
+Body: TypeAlias = bytes
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """How much of one client's the server takes."""
+
+    body_bytes: int = 8 * 1024 * 1024
+    body_seconds: float = 20.0
+    """How long a body may take to arrive."""
+
+
+class Guard:
+    """Names each request, reads its body within bounds, and tells errors as problems."""
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        """Stand before `app`."""
+        self._app = app
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let one request through."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        request_id = _named(headers.get(REQUEST_ID))
+        scope.setdefault("state", {})["request_id"] = request_id
+        begun = False
+
+        async def told(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                MutableHeaders(scope=message)[REQUEST_ID] = request_id
+            await send(message)
+
+        try:
+            body = await self._read(headers, receive)
+            await self._app(scope, _once(body, receive), told)
+        except Exception as error:
+            # What has begun to answer can only break off.
+            if begun:
+                raise
+            await problem_response(_ours(error, request_id), request_id)(scope, receive, told)
+
+    async def _read(self, headers: Headers, receive: Receive) -> Body:
+        """Read the whole body: no route begins before its request is there and within bounds."""
+        if headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise UnsupportedMedia("compressed bodies are not taken")
+        announced = headers.get("content-length", "0")
+        if announced.isdigit() and int(announced) > self._limits.body_bytes:
+            raise self._too_large()
+        if announced == "0" and "transfer-encoding" not in headers:
+            return b""
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                return await self._collect(receive)
+        except TimeoutError as error:
+            raise TooSlow(
+                f"the body was not there within {self._limits.body_seconds:g} s"
+            ) from error
+
+    async def _collect(self, receive: Receive) -> Body:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise TooSlow("the client went away before its body was there")
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            if size > self._limits.body_bytes:
+                raise self._too_large()
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"the limit of a body is {self._limits.body_bytes:,} bytes")
+
+
+def _ours(error: Exception, request_id: str) -> HoldfastError:
+    """Tell nothing of what went wrong inside: the log has it under the request's name."""
+    if isinstance(error, HoldfastError):
+        return error
+    log.error("request %s failed", request_id, exc_info=error)
+    return ServerFailed("the server failed by itself")
+
+
+def _named(given: str | None) -> str:
+    """Echo the client's name of its request, where that is one that a log can bear."""
+    if given and len(given) <= 128 and given.isascii() and given.isprintable():
+        return given
+    return mint_request()
+
+
+def _once(body: Body, receive: Receive) -> Receive:
+    """Hand the body over, then whatever the connection says."""
+    waiting = True
+
+    async def replayed() -> Message:
+        nonlocal waiting
+        if waiting:
+            waiting = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return replayed

@@ -1,0 +1,325 @@
+"""Routes about jobs: submit, read, wait, cancel, signal, resolve, explain."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from msgspec import Raw, Struct, field
+from msgspec.structs import replace
+from starlette.responses import Response
+
+from holdfast.errors import HoldfastError, ResultTimeout, TooLarge
+from holdfast.flow.history import ReadEvent
+from holdfast.flow.lineage import Lineage
+from holdfast.flow.why import Why
+from holdfast.http.asking import Ask, asking
+from holdfast.http.bodies import UnfitField, answer
+from holdfast.http.documents import documented
+from holdfast.http.problems import Problem, problem_of
+from holdfast.http.scopes import Scope
+from holdfast.lifecycle.dialects.vocabularies import DIALECTS
+from holdfast.lifecycle.job import Job, JobId
+from holdfast.lifecycle.states import State
+from holdfast.operations import Answer, Wanted
+from holdfast.ports import Query as JobQuery
+from holdfast.ports import Submitted
+from holdfast.views import JobView, micros
+
+SUBMIT_LIMIT = 1000
+"""How many jobs one request may submit."""
+WAIT_LIMIT_SECONDS = 60.0
+EXISTING = "Existing job returned (idempotent)"
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+
+Text = Annotated[str | None, Query(min_length=1, max_length=200)]
+DialectKey = Annotated[Literal["A", "B", "C", "D", "E"] | None, Query()]
+
+
+class Receipt(Struct, frozen=True, kw_only=True):
+    """What a submit led to (D11)."""
+
+    job_id: str
+    created: bool
+    job: JobView
+    message: str | None = None
+
+
+class Many(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Jobs to submit together; each is answered for itself."""
+
+    jobs: list[Wanted]
+
+
+class Each(Struct, frozen=True, kw_only=True):
+    """What became of one of many: it was accepted, or there is a problem."""
+
+    accepted: Receipt | None = None
+    problem: Problem | None = None
+
+
+class Receipts(Struct, frozen=True, kw_only=True):
+    """What became of each, in order."""
+
+    jobs: list[Each]
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Why a job stands where it stands, in sentences and as data."""
+
+    text: str
+    why: Why
+
+
+class History(Struct, frozen=True, kw_only=True):
+    """All events of a job, oldest first."""
+
+    events: list[ReadEvent]
+
+
+class JobList(Struct, frozen=True, kw_only=True):
+    """Jobs, newest first; `next` is the cursor of the page after, null at the end."""
+
+    jobs: list[JobView]
+    next: str | None
+
+
+class Cancelling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to cancel."""
+
+    hard: bool = False
+    """Leave its owner no grace."""
+    reason: str | None = None
+
+
+class Signalling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A signal."""
+
+    name: str
+    payload: Raw = field(default_factory=lambda: Raw(b"null"))
+    """Any JSON."""
+
+
+class Resolving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What became of a step that nobody knew of."""
+
+    step: str
+    happened: bool
+    result: Any = None
+    force: bool = False
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """How a job ended: its result, or its error."""
+
+    job_id: str
+    state: State
+    result: Raw | None = None
+    error_code: str | None = None
+    error: Raw | None = None
+    reason: str | None = None
+    erased: bool = False
+
+
+@router.post("", status_code=201, **documented(takes=Wanted, _200=Receipt, _201=Receipt))
+async def submit_job(ask: Annotated[Ask, asking(Scope.SUBMIT)]) -> Response:
+    """Submit one job; 200 and `created: false` if one of its keys stands for an earlier one."""
+    wanted = await ask.body(Wanted)
+    if ask.key is not None and wanted.request_id is None:
+        wanted = replace(wanted, request_id=ask.key)
+    [outcome] = await ask.submit([wanted])
+    if isinstance(outcome, HoldfastError):
+        raise outcome
+    receipt = _receipt(outcome)
+    headers = {"location": f"/v1/jobs/{receipt.job.internal_id}", "etag": f'"{receipt.job.rev}"'}
+    return answer(receipt, 201 if receipt.created else 200, **headers)
+
+
+@router.post("/batch", **documented(takes=Many, _200=Receipts))
+async def submit_jobs(ask: Annotated[Ask, asking(Scope.SUBMIT)]) -> Response:
+    """Submit many jobs together; one that is bad fails alone."""
+    many = await ask.body(Many)
+    if len(many.jobs) > SUBMIT_LIMIT:
+        raise TooLarge(f"{len(many.jobs):,} jobs in one request; the limit is {SUBMIT_LIMIT:,}")
+    wanted = many.jobs
+    if ask.key is not None:
+        wanted = [_keyed(one, f"{ask.key}/{number}") for number, one in enumerate(wanted)]
+    outcomes = await ask.submit(wanted)
+    return answer(Receipts(jobs=[_each(one, ask.request_id) for one in outcomes]))
+
+
+@router.get("", **documented(_200=JobList))
+async def list_jobs(  # noqa: PLR0917  what a query string may say
+    ask: Annotated[Ask, asking(Scope.READ)],
+    state: Annotated[list[State], Query()] = [],  # noqa: B006  read, never written
+    queue: Text = None,
+    task: Text = None,
+    tenant: Text = None,
+    parent: Text = None,
+    workflow_id: Text = None,
+    correlation_id: Text = None,
+    error_code: Text = None,
+    created_from: datetime | None = None,
+    created_until: datetime | None = None,
+    before: UUID | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Response:
+    """List jobs, newest first."""
+    jobs = ask.jobs
+    page = await jobs.find(
+        JobQuery(
+            tenant=tenant,
+            states=tuple(state),
+            queue=queue,
+            task=task,
+            parent_id=None if parent is None else (await jobs.get(parent)).id,
+            workflow_id=workflow_id,
+            correlation_id=correlation_id,
+            error_code=error_code,
+            created_from=_micros(created_from, "created_from"),
+            created_until=_micros(created_until, "created_until"),
+            before=None if before is None else JobId(before),
+            limit=limit,
+        )
+    )
+    following = None if page.next is None else str(page.next)
+    return answer(JobList(jobs=[JobView.of(job) for job in page.jobs], next=following))
+
+
+@router.get("/{job}", **documented(_200=JobView))
+async def get_job(
+    ask: Annotated[Ask, asking(Scope.READ)], job: str, dialect: DialectKey = None
+) -> Response:
+    """Read a job; `dialect` tells it in the words of one of the five seeds."""
+    record = await ask.jobs.get(job)
+    if dialect is None:
+        return _job(record)
+    events = await ask.jobs.events(job)
+    return answer(DIALECTS[dialect].render(record, events), etag=f'"{record.rev}"')
+
+
+@router.get("/{job}/history", **documented(_200=History))
+async def get_history(
+    ask: Annotated[Ask, asking(Scope.READ)], job: str, dialect: DialectKey = None
+) -> Response:
+    """Read a job's whole history; `dialect` tells it in the words of one of the five seeds."""
+    if dialect is None:
+        return answer(History(events=await ask.jobs.history(job)))
+    shown = DIALECTS[dialect].history(await ask.jobs.events(job))
+    return answer({"events": shown})
+
+
+@router.get("/{job}/result", **documented(_200=Result, _202=JobView))
+async def get_result(
+    ask: Annotated[Ask, asking(Scope.READ)],
+    job: str,
+    wait: Annotated[float, Query(ge=0, le=WAIT_LIMIT_SECONDS)] = 0.0,
+) -> Response:
+    """Wait up to `wait` seconds for a job's end; 202 and the job if it has not come."""
+    jobs = ask.jobs
+    record = await jobs.get(job)
+    try:
+        if not record.terminal and wait:
+            record = await jobs.ended(record.id, wait)
+        told = await jobs.outcome(record.id)
+    except ResultTimeout:
+        return answer(JobView.of(await jobs.get(record.id)), 202)
+    body = None if told.body is None else Raw(told.body)
+    good = told.state is State.SUCCEEDED
+    return answer(
+        Result(
+            job_id=told.job_id,
+            state=told.state,
+            result=body if good else None,
+            error=None if good else body,
+            error_code=told.error_code,
+            reason=told.reason,
+            erased=told.erased,
+        )
+    )
+
+
+@router.post("/{job}/cancel", **documented(takes=Cancelling, _200=JobView))
+async def cancel_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: str) -> Response:
+    """Cancel a job: at once where nobody holds it, else its owner is asked."""
+    how = await ask.body(Cancelling)
+    record = await ask.jobs.cancel(
+        job,
+        hard=how.hard,
+        reason=how.reason,
+        request_id=ask.key,
+        expected_rev=ask.expected_rev,
+    )
+    return _job(record)
+
+
+@router.post("/{job}/signal", **documented(takes=Signalling, _200=JobView))
+async def signal_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: str) -> Response:
+    """Send a job a signal; one that comes before its wait is kept."""
+    signal = await ask.body(Signalling)
+    record = await ask.jobs.signal(
+        job,
+        signal.name,
+        bytes(signal.payload),
+        request_id=ask.key,
+        expected_rev=ask.expected_rev,
+    )
+    return _job(record)
+
+
+@router.post("/{job}/resolve", **documented(takes=Resolving, _200=JobView))
+async def resolve_step(ask: Annotated[Ask, asking(Scope.CONTROL)], job: str) -> Response:
+    """Say whether a step had its effect that a job asks about."""
+    said = await ask.body(Resolving)
+    record = await ask.jobs.resolve(
+        job, said.step, happened=said.happened, result=said.result, force=said.force
+    )
+    return _job(record)
+
+
+@router.get("/{job}/why", **documented(_200=Explanation))
+async def explain_job(ask: Annotated[Ask, asking(Scope.READ)], job: str) -> Response:
+    """Tell what a job is doing, why it is not running, and who did that."""
+    told = await ask.jobs.why(job)
+    return answer(Explanation(text=told.text, why=told))
+
+
+@router.get("/{job}/lineage", **documented(_200=Lineage))
+async def get_lineage(ask: Annotated[Ask, asking(Scope.READ)], job: str) -> Response:
+    """Read the tree that a job stands in."""
+    return answer(await ask.jobs.lineage(job))
+
+
+def _keyed(wanted: Wanted, key: str) -> Wanted:
+    return wanted if wanted.request_id is not None else replace(wanted, request_id=key)
+
+
+def _each(outcome: Answer, request_id: str) -> Each:
+    if isinstance(outcome, HoldfastError):
+        return Each(problem=problem_of(outcome, request_id))
+    return Each(accepted=_receipt(outcome))
+
+
+def _receipt(outcome: Submitted) -> Receipt:
+    return Receipt(
+        job_id=outcome.job.public_id,
+        created=outcome.created,
+        job=JobView.of(outcome.job),
+        message=None if outcome.created else EXISTING,
+    )
+
+
+def _job(record: Job) -> Response:
+    return answer(JobView.of(record), etag=f'"{record.rev}"')
+
+
+def _micros(date: datetime | None, name: str) -> int | None:
+    if date is None:
+        return None
+    if date.tzinfo is None:
+        raise UnfitField(f"{name} must say its time zone", name)
+    return micros(date)

@@ -1,0 +1,137 @@
+"""Errors over HTTP: problem documents (RFC 9457) with the code that Python and the CLI know."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from starlette.responses import Response
+
+from holdfast import errors as e
+
+MEDIA = "application/problem+json"
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """What went wrong, for a program and for a person."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    advice: str
+    """What to do about it."""
+    request_id: str
+    job: str | UnsetType = UNSET
+    """The job that it is about."""
+    field: str | UnsetType = UNSET
+    """Where in the request, as a JSON path."""
+
+
+class Verdict(Struct, frozen=True):
+    """How one kind of error is answered."""
+
+    status: int
+    title: str
+    advice: str
+
+
+# The first that fits counts: what is special stands before what it is a case of.
+VERDICTS: tuple[tuple[type[e.HoldfastError], Verdict], ...] = (
+    (
+        e.Unauthorized,
+        Verdict(401, "No valid token", "send a token: `Authorization: Bearer …`"),
+    ),
+    (
+        e.Forbidden,
+        Verdict(403, "Not covered by this token", "use a token of a role that covers it"),
+    ),
+    (e.NoSuchRoute, Verdict(404, "Nothing here", "see /openapi.json for what there is")),
+    (e.NoSuchMethod, Verdict(405, "Not by this method", "see the Allow header")),
+    (
+        e.NoSuchJob,
+        Verdict(404, "No such job", "check the id, and that the token is of the job's tenant"),
+    ),
+    (e.TooSlow, Verdict(408, "Too slow", "send the whole body at once; nothing was written")),
+    (e.TooLarge, Verdict(413, "Too large", "send less in one request")),
+    (e.UnsupportedMedia, Verdict(415, "Unsupported form", "send JSON, not compressed")),
+    (
+        e.StaleRevision,
+        Verdict(412, "The job has moved on", "read it again, and decide by its present revision"),
+    ),
+    (
+        e.KeyConflict,
+        Verdict(409, "The key is taken", "use another key, or send what it stands for"),
+    ),
+    (
+        e.RequestIdReused,
+        Verdict(409, "The request id is taken", "use a new Idempotency-Key for a new request"),
+    ),
+    (
+        e.LeaseConflictError,
+        Verdict(409, "The lease is lost", "stop this attempt, and write nothing more for it"),
+    ),
+    (e.ValidationError, Verdict(422, "Unfit input", "mend what the detail names")),
+    (e.BadData, Verdict(422, "Unfit input", "mend what the detail names")),
+    (e.NoSuchTask, Verdict(422, "No such task", "check the task's name")),
+    (e.Refused, Verdict(409, "Refused", "read the job: its state does not allow it")),
+    (e.ResultErased, Verdict(410, "Erased", "its result was removed by retention")),
+    (e.RateLimited, Verdict(429, "Too many requests", "come again after Retry-After")),
+    (
+        e.StoreFull,
+        Verdict(507, "No room left", "make room on the database's disk, then send it again"),
+    ),
+    (
+        e.StoreUnavailable,
+        Verdict(503, "The database is away", "send it again, with the same Idempotency-Key"),
+    ),
+    (
+        e.ServerFailed,
+        Verdict(500, "The server failed", "look into its log for the request id"),
+    ),
+    (e.StoreError, Verdict(500, "The database failed", "see `holdfast doctor` and `verify`")),
+    (e.HoldfastError, Verdict(400, "Bad request", "see the detail")),
+)
+
+
+def verdict_of(error: e.HoldfastError) -> Verdict:
+    """Tell how an error is answered."""
+    return next(verdict for kind, verdict in VERDICTS if isinstance(error, kind))
+
+
+def problem_of(error: e.HoldfastError, request_id: str) -> Problem:
+    """Tell an error as a problem document."""
+    verdict = verdict_of(error)
+    return Problem(
+        type=f"urn:holdfast:error:{error.reason_code}",
+        title=verdict.title,
+        status=verdict.status,
+        code=error.reason_code,
+        detail=str(error) or verdict.title,
+        advice=verdict.advice,
+        request_id=request_id,
+        job=UNSET if error.job_id is None else error.job_id,
+        field=getattr(error, "field", None) or UNSET,
+    )
+
+
+def problem_response(error: e.HoldfastError, request_id: str) -> Response:
+    """Answer with a problem document, and the headers that go with it."""
+    problem = problem_of(error, request_id)
+    return Response(
+        msgspec.json.encode(problem),
+        problem.status,
+        headers=dict(_headers(error, problem.status)),
+        media_type=MEDIA,
+    )
+
+
+def _headers(error: e.HoldfastError, status: int) -> dict[str, Any]:
+    if isinstance(error, e.RateLimited):
+        return {"Retry-After": str(max(1, ceil(error.retry_in)))}
+    if status == 503:
+        return {"Retry-After": "1"}
+    return {"WWW-Authenticate": "Bearer"} if status == 401 else {}

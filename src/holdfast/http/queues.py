@@ -1,0 +1,61 @@
+"""Routes about queues and who serves them: depth, pause, resume, workers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from msgspec import Struct
+from starlette.responses import Response
+
+from holdfast.http.asking import Ask, asking
+from holdfast.http.bodies import answer
+from holdfast.http.documents import documented
+from holdfast.http.scopes import Scope
+from holdfast.operations import Depth, Roll
+from holdfast.ports import QueueStatus
+
+router = APIRouter(prefix="/v1", tags=["queues"])
+
+
+class Queues(Struct, frozen=True, kw_only=True):
+    """Queues by name."""
+
+    queues: list[Depth]
+
+
+class Pausing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why a queue is paused or resumed."""
+
+    reason: str | None = None
+
+
+@router.get("/queues", **documented(_200=Queues))
+async def list_queues(ask: Annotated[Ask, asking(Scope.READ)]) -> Response:
+    """List queues: how many jobs are in which state, and whether they are paused."""
+    return answer(Queues(queues=await ask.jobs.queues()))
+
+
+@router.post("/queues/{queue}/pause", **documented(takes=Pausing, _200=QueueStatus))
+async def pause_queue(ask: Annotated[Ask, asking(Scope.QUEUES)], queue: str) -> Response:
+    """Let no job of a queue be claimed; what runs goes on."""
+    said = await ask.body(Pausing)
+    ask.caller.demand_queue(queue)
+    return answer(await ask.jobs.pause(queue, reason=said.reason, request_id=ask.key))
+
+
+@router.post("/queues/{queue}/resume", **documented(takes=Pausing, _200=QueueStatus))
+async def resume_queue(ask: Annotated[Ask, asking(Scope.QUEUES)], queue: str) -> Response:
+    """Let a queue's jobs be claimed again."""
+    said = await ask.body(Pausing)
+    ask.caller.demand_queue(queue)
+    return answer(await ask.jobs.resume(queue, reason=said.reason, request_id=ask.key))
+
+
+@router.get("/workers", **documented(_200=Roll))
+async def list_workers(
+    ask: Annotated[Ask, asking(Scope.READ)],
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Response:
+    """List workers, live, silent and ended ones, the most recently seen first."""
+    return answer(await ask.jobs.workers(limit=limit))

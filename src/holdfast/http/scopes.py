@@ -1,0 +1,81 @@
+"""Who may do what over HTTP: five roles, and what each of them covers."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from holdfast.errors import Forbidden
+
+
+class Scope(StrEnum):
+    """What a route demands."""
+
+    SUBMIT = "submit"
+    """Submit jobs."""
+    READ = "read"
+    """See jobs, events, queues, workers, dead letters."""
+    CONTROL = "control"
+    """Cancel, signal, resolve, redrive, discard."""
+    QUEUES = "queues"
+    """Pause and resume queues: for every tenant at once."""
+    WORK = "work"
+    """Claim jobs and report on them."""
+    TOKENS = "tokens"
+    """Make and revoke tokens."""
+
+
+class TokenRole(StrEnum):
+    """What a token is for."""
+
+    SUBMITTER = "submitter"
+    WORKER = "worker"
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+SCOPES: dict[TokenRole, frozenset[Scope]] = {
+    # A submitter may see, signal and cancel what it submitted: its tenant's jobs.
+    TokenRole.SUBMITTER: frozenset({Scope.SUBMIT, Scope.READ, Scope.CONTROL}),
+    TokenRole.WORKER: frozenset({Scope.WORK}),
+    TokenRole.VIEWER: frozenset({Scope.READ}),
+    TokenRole.OPERATOR: frozenset({Scope.SUBMIT, Scope.READ, Scope.CONTROL, Scope.QUEUES}),
+    TokenRole.ADMIN: frozenset(Scope),
+}
+
+
+class Caller(Struct, frozen=True, kw_only=True):
+    """Whoever a request comes from."""
+
+    name: str
+    """How the ledger names it."""
+    role: TokenRole
+    tenant: str | None
+    """None: all of them."""
+    queues: frozenset[str] | None = None
+    """None: all of them."""
+
+    def demand(self, scope: Scope) -> None:
+        """Refuse what its role does not cover."""
+        if scope not in SCOPES[self.role]:
+            raise Forbidden(
+                f"this takes the scope {scope!r}, which role {self.role!r} does not have; "
+                f"ask for a token of role {' or '.join(_roles_with(scope))}"
+            )
+        if scope is Scope.QUEUES and self.tenant is not None:
+            raise Forbidden(
+                "a queue is paused for all tenants; that takes a token that is bound to none"
+            )
+
+    def demand_queue(self, queue: str) -> None:
+        """Refuse a queue that it is not for."""
+        if self.queues is not None and queue not in self.queues:
+            raise Forbidden(
+                f"this token is for {', '.join(sorted(self.queues))}, not for queue {queue!r}"
+            )
+
+
+def _roles_with(scope: Scope) -> list[str]:
+    return [role.value for role, scopes in SCOPES.items() if scope in scopes]

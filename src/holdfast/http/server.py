@@ -1,0 +1,83 @@
+"""The server put together: routes, guard, errors, and the store behind them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.errors import HoldfastError, NoSuchMethod, NoSuchRoute
+from holdfast.http import health, jobs, letters, queues
+from holdfast.http.asking import Doorkeeper, House
+from holdfast.http.bodies import UnfitField
+from holdfast.http.documents import openapi
+from holdfast.http.guard import Guard, Limits
+from holdfast.http.problems import problem_response
+from holdfast.ports import Store
+from holdfast.services.session import Session
+from holdfast.tasks import Task
+
+ROUTERS = (jobs.router, letters.router, queues.router, health.router)
+
+
+def make_server(
+    store: Store,
+    doorkeeper: Doorkeeper,
+    *,
+    tasks: Mapping[str, Task[Any, Any]] | None = None,
+    limits: Limits | None = None,
+) -> FastAPI:
+    """Make the application for a store that is not open yet; it opens and closes with it."""
+    session = Session(store)
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        await session.open()
+        try:
+            yield
+        finally:
+            await session.close()
+
+    app = FastAPI(title="Holdfast", lifespan=life, docs_url=None, redoc_url=None)
+    app.state.house = House(session=session, doorkeeper=doorkeeper, tasks=tasks or {})
+    for router in ROUTERS:
+        app.include_router(router)
+    app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
+    app.add_exception_handler(HoldfastError, _told)
+    app.add_exception_handler(RequestValidationError, _unfit)
+    app.add_exception_handler(HTTPException, _no_route)
+    app.add_middleware(Guard, limits=limits or Limits())
+    return app
+
+
+def _request_id(request: Request) -> str:
+    named: str = request.scope["state"]["request_id"]
+    return named
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HoldfastError)
+    return problem_response(error, _request_id(request))
+
+
+async def _unfit(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"][1:])
+    unfit = UnfitField(f"{field}: {first['msg']}", field or None)
+    return problem_response(unfit, _request_id(request))
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    kind = NoSuchMethod if error.status_code == 405 else NoSuchRoute
+    missing = kind(f"there is no {request.method} {request.url.path}")
+    response = problem_response(missing, _request_id(request))
+    response.headers.update(error.headers or {})
+    return response

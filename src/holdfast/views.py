@@ -1,0 +1,120 @@
+"""Jobs as they are told to the outside: over HTTP, and read back by a client as the same record."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from msgspec import Struct
+
+from holdfast.lifecycle.job import Job, JobId, Record, Signal
+from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.states import Cancel, Kind, Letter, Link, Priority, Retention, State
+from holdfast.lifecycle.times import LAST_INSTANT
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_LAST = LAST_INSTANT - 1
+
+Instant: TypeAlias = datetime
+"""RFC 3339, to the microsecond, in UTC."""
+
+
+def instant(time: int) -> Instant:
+    """Tell a time of the store's clock as a date."""
+    return _EPOCH + timedelta(microseconds=min(time, _LAST))
+
+
+def micros(time: Instant) -> int:
+    """Read a date as a time of the store's clock."""
+    return (time - _EPOCH) // _MICROSECOND
+
+
+class JobView(Struct, frozen=True, kw_only=True):
+    """A job. `id` is what it is asked for by: the id its submitter gave, else the internal one."""
+
+    id: str
+    internal_id: UUID
+    tenant: str
+    kind: Kind
+    task: str
+    queue: str
+    priority: Priority
+    needs: tuple[str, ...]
+    policy: Policy
+    """Spans are microseconds."""
+    state: State
+    rev: int
+    """Rises with every change; `If-Match` compares it."""
+    attempt: int
+    failures: int
+    releases: int
+    created_at: Instant
+    updated_at: Instant
+    run_at: Instant | None
+    started_at: Instant | None
+    finished_at: Instant | None
+    deadline_at: Instant | None
+    timeout_at: Instant | None
+    owner: str | None
+    lease_expires_at: Instant | None
+    held_by: tuple[str, ...]
+    cancel_requested: Cancel | None
+    wait_for: str | None
+    signals: tuple[str, ...]
+    """Names of signals that no wait has consumed yet."""
+    signal_revs: tuple[int, ...]
+    error_code: str | None
+    exit_code: int | None
+    letter: Letter | None
+    retention: Retention
+    parent_id: UUID | None
+    link_kind: Link | None
+    workflow_id: str | None
+    step_index: int | None
+    cpus: int | None
+    memory_mb: int | None
+
+    @classmethod
+    def of(cls, job: Job) -> JobView:
+        """Tell a record."""
+        plain: dict[str, Any] = {name: getattr(job, name) for name in _SAME}
+        dates: dict[str, Any] = {name: _date(getattr(job, name)) for name in _TIMES}
+        return cls(
+            id=job.public_id,
+            internal_id=job.id,
+            needs=tuple(sorted(job.needs)),
+            signals=tuple(one.name for one in job.signals),
+            signal_revs=tuple(one.rev for one in job.signals),
+            **plain,
+            **dates,
+        )
+
+    def record(self) -> Job:
+        """Read the record back; what only the store needs of it is left out."""
+        plain: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
+        times: dict[str, Any] = {name: _time(getattr(self, name)) for name in _TIMES}
+        given = None if self.id == str(self.internal_id) else self.id
+        signals = zip(self.signals, self.signal_revs, strict=True)
+        return Record(
+            id=JobId(self.internal_id),
+            job_id=given,
+            needs=frozenset(self.needs),
+            signals=tuple(Signal(name, rev) for name, rev in signals),
+            **plain,
+            **times,
+        )
+
+
+_APART = ("id", "internal_id", "needs", "signals", "signal_revs")
+_TIMES = tuple(name for name in JobView.__struct_fields__ if name.endswith("_at"))
+_SAME = tuple(name for name in JobView.__struct_fields__ if name not in (*_APART, *_TIMES))
+
+
+def _date(time: int | None) -> Instant | None:
+    return None if time is None else instant(time)
+
+
+def _time(date: Instant | None) -> int | None:
+    return None if date is None else micros(date)

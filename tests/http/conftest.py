@@ -1,0 +1,76 @@
+"""A server in memory, and callers of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from holdfast import Holdfast
+from holdfast.errors import Unauthorized
+from holdfast.flow.verify import Problem, verify
+from holdfast.http.guard import Limits
+from holdfast.http.scopes import Caller, TokenRole
+from holdfast.http.server import make_server
+from holdfast.wiring import Address, make_store
+
+tasks = Holdfast(":memory:")
+
+
+@tasks.task(queue="images", retries=7)
+async def resize(image: str, width: int = 100) -> str:
+    """A task that the server knows."""
+    return f"{image}@{width}"
+
+
+class Names:
+    """Whoever says `role@tenant` is let in as that; for tests of everything behind the door."""
+
+    async def caller(self, authorization: str | None) -> Caller:
+        """Read the name."""
+        if authorization is None:
+            return Caller(name="root", role=TokenRole.ADMIN, tenant=None)
+        role, _, tenant = authorization.removeprefix("Bearer ").partition("@")
+        if role not in list(TokenRole):
+            raise Unauthorized("no such token")
+        return Caller(name=f"{role}-of-{tenant}", role=TokenRole(role), tenant=tenant or None)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FastAPI]:
+    """A running application; every job is verified afterwards."""
+    app = make_server(
+        make_store(Address(engine="sqlite", place=":memory:")),
+        Names(),
+        tasks=tasks.tasks,
+        limits=Limits(body_bytes=200_000, body_seconds=0.3),
+    )
+    async with app.router.lifespan_context(app):
+        yield app
+        problems: list[Problem] = []
+        await verify(app.state.house.session.store, on_problem=problems.append)
+        assert problems == []
+
+
+@pytest.fixture
+async def call(server: FastAPI) -> AsyncIterator[Callable[[str | None], httpx.AsyncClient]]:
+    """Make a client of a role and tenant: `call("viewer@mine")`."""
+    made: list[httpx.AsyncClient] = []
+
+    def client(who: str | None = None) -> httpx.AsyncClient:
+        headers = {} if who is None else {"authorization": f"Bearer {who}"}
+        transport = httpx.ASGITransport(server)
+        made.append(httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers))
+        return made[-1]
+
+    yield client
+    for one in made:
+        await one.aclose()
+
+
+@pytest.fixture
+def http(call: Callable[[str | None], httpx.AsyncClient]) -> httpx.AsyncClient:
+    """Whoever may do everything, for all tenants."""
+    return call(None)

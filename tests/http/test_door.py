@@ -1,0 +1,189 @@
+"""Who is let in, what is told to whom, and what a request may not be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+
+from holdfast.http.scopes import SCOPES, Scope, TokenRole
+from holdfast.http.server import ROUTERS
+
+OPEN = {"/healthz", "/readyz"}
+Call = Callable[[str | None], httpx.AsyncClient]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/jobs": {"task": "t"},
+    "/v1/jobs/batch": {"jobs": [{"task": "t"}]},
+    "/v1/jobs/{job}/signal": {"name": "go"},
+    "/v1/jobs/{job}/resolve": {"step": "s", "happened": True},
+}
+
+
+def scopes(dependant: Dependant) -> Iterator[Scope]:
+    """Find what a route demands."""
+    for needed in dependant.dependencies:
+        yield from [needed.call.scope] if hasattr(needed.call, "scope") else []
+        yield from scopes(needed)
+
+
+def routes() -> list[tuple[str, str, Scope]]:
+    """List every route with its method and what it demands."""
+    found = []
+    for router in ROUTERS:
+        for route in router.routes:
+            assert isinstance(route, APIRoute)
+            demanded = list(scopes(route.dependant))
+            assert len(demanded) == (route.path not in OPEN), f"{route.path} declares no scope"
+            found += [(method, route.path, scope) for method in route.methods for scope in demanded]
+    return found
+
+
+def test_every_route_declares_its_scope() -> None:
+    assert len(routes()) > 15
+    assert {scope for _, _, scope in routes()} >= {Scope.SUBMIT, Scope.READ, Scope.CONTROL}
+
+
+async def ask(http: httpx.AsyncClient, method: str, path: str, job: str) -> httpx.Response:
+    """Say a route's simplest request."""
+    url = path.replace("{job}", job).replace("{queue}", "q")
+    body = BODIES.get(path, {}) if method == "POST" else None
+    return await http.request(method, url, json=body)
+
+
+@pytest.mark.parametrize(("method", "path", "scope"), routes())
+@pytest.mark.parametrize("role", list(TokenRole))
+async def test_a_route_takes_a_role_that_covers_it_and_no_other(
+    call: Call, method: str, path: str, scope: Scope, role: TokenRole
+) -> None:
+    made = await call(None).post("/v1/jobs", json={"task": "t", "tenant": "mine"})
+    job = made.json()["job_id"]
+    everywhere = await ask(call(role.value), method, path, job)
+    at_home = await ask(call(f"{role}@mine"), method, path, job)
+    covered = scope in SCOPES[role]
+    assert (everywhere.status_code != 403) is covered
+    assert (at_home.status_code != 403) is (covered and scope is not Scope.QUEUES)
+    for reply in (everywhere, at_home):
+        assert reply.status_code not in (401, 404, 500), reply.text
+    assert (await ask(call("nobody"), method, path, job)).status_code == 401
+
+
+ON_A_JOB = [one for one in routes() if "{job}" in one[1]]
+
+
+@pytest.mark.parametrize(("method", "path", "scope"), ON_A_JOB)
+async def test_another_tenants_job_is_not_there(
+    call: Call, method: str, path: str, scope: Scope
+) -> None:
+    made = await call("submitter@mine").post("/v1/jobs", json={"task": "t", "job_id": "mine-1"})
+    absent = await ask(call("admin@theirs"), method, path, "nobodys")
+    for job in ("mine-1", made.json()["job"]["internal_id"]):
+        reply = await ask(call("admin@theirs"), method, path, job)
+        assert reply.status_code == 404
+        # To the letter as if there were no such job.
+        assert reply.json() | {"request_id": "", "job": "", "detail": ""} == absent.json() | {
+            "request_id": "",
+            "job": "",
+            "detail": "",
+        }
+        assert reply.json()["detail"] == f"no job {job}"
+
+
+async def test_lists_tell_nothing_of_another_tenant(call: Call) -> None:
+    await call("submitter@mine").post("/v1/jobs", json={"task": "t", "queue": "quiet"})
+    theirs = call("viewer@theirs")
+    assert (await theirs.get("/v1/jobs")).json()["jobs"] == []
+    assert (await theirs.get("/v1/jobs", params={"tenant": "mine"})).status_code == 422
+    assert (await theirs.get("/v1/queues")).json()["queues"] == []
+    assert (await theirs.get("/v1/dead-letters")).json()["letters"] == []
+
+
+async def test_a_problem_says_what_where_and_what_to_do(http: httpx.AsyncClient) -> None:
+    named = {"x-request-id": "mine-7"}
+    reply = await http.post("/v1/jobs", json={"task": "t", "labels": {"a": 7}}, headers=named)
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert reply.headers["x-request-id"] == "mine-7"
+    assert reply.json() == {
+        "type": "urn:holdfast:error:validation_failed",
+        "title": "Unfit input",
+        "status": 422,
+        "code": "validation_failed",
+        "detail": "Expected `str`, got `int`",
+        "advice": "mend what the detail names",
+        "request_id": "mine-7",
+        "field": "$.labels[...]",
+    }
+    unknown = await http.post("/v1/jobs", json={"task": "t", "lables": {}})
+    assert "lables" in unknown.json()["detail"]
+    for method, path, status in (("GET", "/nix", 404), ("PUT", "/v1/jobs", 405)):
+        missing = await http.request(method, path)
+        assert (missing.status_code, missing.json()["status"]) == (status, status)
+
+
+async def test_an_error_of_ours_tells_nothing_of_the_inside(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr("holdfast.local.LocalOperations.queues", broken)
+    reply = await http.get("/v1/queues")
+    assert (reply.status_code, reply.json()["code"]) == (500, "server_failed")
+    assert "secret" not in reply.text
+    assert reply.json()["request_id"] in caplog.text
+    assert reply.headers["x-request-id"] == reply.json()["request_id"]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        pytest.param(b"", {}, 422, id="empty"),
+        pytest.param(b"{", {}, 422, id="torn"),
+        pytest.param(b"[" * 100_000, {}, 422, id="deep"),
+        pytest.param(
+            b'{"task":"t","args":' + b"[" * 90_000 + b"]" * 90_000 + b"}", {}, 422, id="deep-args"
+        ),
+        pytest.param(b'{"task":"t","args":{"a":NaN}}', {}, 422, id="nan"),
+        pytest.param(b'{"task":"t","args":{"a":1,"a":2}}', {}, 422, id="twice"),
+        pytest.param(b'{"task":"t","args":{"a":1' + b"0" * 5000 + b"}}", {}, 422, id="huge-number"),
+        pytest.param(rb'{"task":"a\u0000b"}', {}, 422, id="nul"),
+        pytest.param(rb'{"task":"t","args":{"a":"\ud800"}}', {}, 422, id="surrogate"),
+        pytest.param(b'{"task":"t"}', {"content-encoding": "gzip"}, 415, id="gzip"),
+        pytest.param(b'{"task":"t"}', {"content-type": "text/plain"}, 415, id="no-json"),
+        pytest.param(b" " * 200_001, {}, 413, id="large"),
+    ],
+)
+async def test_a_hostile_body_is_refused_and_nothing_is_written(
+    http: httpx.AsyncClient, body: bytes, headers: dict[str, str], status: int
+) -> None:
+    reply = await http.post(
+        "/v1/jobs", content=body, headers={"content-type": "application/json", **headers}
+    )
+    assert reply.status_code == status, reply.text
+    assert reply.json()["status"] == status
+    assert (await http.get("/v1/jobs")).json()["jobs"] == []
+
+
+async def test_a_body_that_drips_is_given_up(http: httpx.AsyncClient) -> None:
+    async def dripping() -> AsyncIterator[bytes]:
+        yield b'{"task":'
+        await asyncio.sleep(2)
+        yield b'"t"}'
+
+    slow = await http.post(
+        "/v1/jobs", content=dripping(), headers={"content-type": "application/json"}
+    )
+    assert (slow.status_code, slow.json()["code"]) == (408, "too_slow")
+
+    async def flooding() -> AsyncIterator[bytes]:
+        for _ in range(1000):
+            yield b" " * 1000
+
+    large = await http.post(
+        "/v1/jobs", content=flooding(), headers={"content-type": "application/json"}
+    )
+    assert large.status_code == 413

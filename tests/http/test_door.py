@@ -27,7 +27,7 @@ BODIES: dict[str, dict[str, Any]] = {
 def scopes(dependant: Dependant) -> Iterator[Scope]:
     """Find what a route demands."""
     for needed in dependant.dependencies:
-        yield from [needed.call.scope] if hasattr(needed.call, "scope") else []
+        yield from filter(None, [getattr(needed.call, "scope", None)])
         yield from scopes(needed)
 
 
@@ -39,7 +39,9 @@ def routes() -> list[tuple[str, str, Scope]]:
             assert isinstance(route, APIRoute)
             demanded = list(scopes(route.dependant))
             assert len(demanded) == (route.path not in OPEN), f"{route.path} declares no scope"
-            found += [(method, route.path, scope) for method in route.methods for scope in demanded]
+            found += [
+                (method, route.path, scope) for method in route.methods or () for scope in demanded
+            ]
     return found
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI
@@ -12,7 +11,6 @@ from fastapi.openapi.utils import get_openapi
 from holdfast import __version__
 from holdfast.http.problems import MEDIA, Problem
 
-F = TypeVar("F", bound=Callable[..., Any])
 _REF = "#/components/schemas/{name}"
 _kinds: set[Any] = {Problem}
 

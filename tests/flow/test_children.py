@@ -13,8 +13,10 @@ from holdfast.flow import intervene
 from holdfast.flow.children import tend, tend_unmarked
 from holdfast.flow.perform import perform
 from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.decide import Decision, decide
 from holdfast.lifecycle.family import CHILDREN, wait_name
-from holdfast.lifecycle.job import Job
+from holdfast.lifecycle.job import Draft, Job
+from holdfast.lifecycle.payload import TEXT_LIMIT
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import TERMINAL, Cancel, Link, State
 from holdfast.ports import Store
@@ -252,6 +254,18 @@ async def test_a_hard_cancel_reaches_children_hard(store: Store) -> None:
     assert (await stored(store, held.id)).cancel_requested is Cancel.HARD
 
 
+async def test_a_hard_cancel_reaches_who_runs_below_a_parked_parent_hard(
+    either_store: Store,
+) -> None:
+    store = either_store
+    top, [between] = await waiting_parent(store, State.WAITING)
+    held = await child_of(store, between)
+    await intervene.cancel(store, top.id, CONTROL, hard=True)
+
+    assert await states(store, top, between) == [State.CANCELLED] * 2
+    assert (await stored(store, held.id)).cancel_requested is Cancel.HARD
+
+
 async def test_a_cancel_is_acknowledged_though_the_tree_has_to_wait(store: Store) -> None:
     top, child = await tree(store, State.QUEUED)
     job = await intervene.cancel(cast("Store", Dies(store)), top.id, CONTROL)
@@ -392,6 +406,32 @@ async def test_one_poison_family_does_not_stop_the_others(store: Store) -> None:
     assert await store.marked() == []
     healed, _ = await tend_unmarked(store, RECONCILER)
     assert healed.woken == 1
+
+
+async def test_a_family_of_the_longest_id_is_ended_like_any(store: Store) -> None:
+    parent = await job_in(store, State.QUEUED, job_id="x" * TEXT_LIMIT)
+    child = await child_of(store, parent, State.QUEUED)
+    await intervene.cancel(store, parent.id, CONTROL)
+
+    assert await states(store, child) == [State.CANCELLED]
+
+
+async def test_a_child_that_cannot_be_judged_does_not_stop_the_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison, _ = await waiting_parent(store, SUCCEEDED)
+    await waiting_parent(store, SUCCEEDED)
+
+    def judge(record: Draft, command: c.Command) -> Decision:
+        if record.id == poison.id:
+            raise ValueError("no law knows this")
+        return decide(record, command)
+
+    monkeypatch.setattr("holdfast.flow.children.decide", judge)
+    report = await tend(store, RECONCILER)
+
+    assert report.woken == 1
+    assert "no law" in report.failed[poison.id]
 
 
 async def test_marks_of_unknown_parents_are_put_away(store: Store) -> None:

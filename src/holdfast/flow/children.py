@@ -7,15 +7,18 @@ leaves its marks to the next. Called early, after a child's end or a cancel, it 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from msgspec import Struct
 
 from holdfast.errors import StoreError
+from holdfast.flow.reports import writable
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
 from holdfast.lifecycle.family import KIN, awaits, awaits_children, forsakes, may_go_on
 from holdfast.lifecycle.job import Actor, Change, Draft, Job, JobId, Refusal
+from holdfast.lifecycle.payload import TEXT_LIMIT
 from holdfast.lifecycle.states import OWNED, Cancel, EventType, Link, Role, State
 from holdfast.ports import Committed, Lost, Outcome, Query, Store
 
@@ -120,7 +123,8 @@ class Visit:
         for parent in called:
             if parent.id in self._report.failed:
                 continue
-            self._judge(parent, [*live[parent.id], *tries.get(parent.id, [])])
+            with self._sparing_others(parent.id):
+                self._judge(parent, [*live[parent.id], *tries.get(parent.id, [])])
         await self._commit()
 
     async def _climb(self, ids: Sequence[JobId]) -> list[Job]:
@@ -157,26 +161,35 @@ class Visit:
 
     async def _calls(self, parent: Job, live: list[Job]) -> bool:
         """Whether there is something to be done; adds to its live children where these are many."""
-        try:
+        calls = False
+        with self._sparing_others(parent.id):
             if forsakes(parent):
                 await self._more(
                     parent, live, lambda found: len(_untold(parent, found)) > self._limit
                 )
-                return True
-            await self._more(parent, live, lambda found: _is_awaited(parent, found))
-            return not _is_awaited(parent, live)
+                calls = True
+            else:
+                await self._more(parent, live, lambda found: _is_awaited(parent, found))
+                calls = not _is_awaited(parent, live)
+        return calls
+
+    @contextmanager
+    def _sparing_others(self, id: JobId) -> Iterator[None]:
+        """Let one that cannot be judged stop none of the others."""
+        try:
+            yield
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - one poison row must not stop the others
-            self._report.failed[parent.id] = repr(error)
-            return False
+            self._report.failed[id] = repr(error)
 
     def _judge(self, parent: Job, live: list[Job]) -> None:
         """Decide what one family calls for, now that all is known."""
         if forsakes(parent):
             untold = _untold(parent, live)
             for child in untold[: self._limit]:
-                self._decide(parent, child, self._farewell(parent, child))
+                with self._sparing_others(child.id):
+                    self._decide(parent, child, self._farewell(parent, child))
             if len(untold) > self._limit:
                 self.unfinished.add(parent.id)
         elif not _is_awaited(parent, live):
@@ -229,10 +242,12 @@ class Visit:
     def _farewell(self, parent: Job, child: Job) -> c.Command:
         """End a child with its parent: at once where nobody holds it, else by asking its owner."""
         ended = f"ended {parent.state}" if parent.terminal else "is being cancelled"
-        reason = f"its parent {parent.public_id} {ended}"
+        # An id may be as long as a whole reason.
+        reason = writable(f"its parent {parent.public_id} {ended}", TEXT_LIMIT)
+        actor, mode = self._reconciler, _mode(parent)
         if child.state in OWNED:
-            return c.RequestCancel(actor=self._reconciler, mode=_mode(parent), reason=reason)
-        return c.Cancel(actor=self._reconciler, parent_cancelled=True, reason=reason)
+            return c.RequestCancel(actor=actor, mode=mode, reason=reason)
+        return c.Cancel(actor=actor, mode=mode, parent_cancelled=True, reason=reason)
 
     def _wake(self, parent: Job) -> list[c.Command]:
         """Send a parent what it waits for and resume it, in one commit."""

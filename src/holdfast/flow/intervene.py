@@ -43,16 +43,9 @@ async def cancel(
             check_revision(job, expected_rev)
             return job
         owned = job is not None and job.state in OWNED
-        command: c.Command = (
-            c.RequestCancel(
-                actor=actor,
-                mode=Mode.HARD if hard else Mode.SOFT,
-                reason=reason,
-                request_id=request_id,
-            )
-            if owned
-            else c.Cancel(actor=actor, reason=reason, request_id=request_id)
-        )
+        kind = c.RequestCancel if owned else c.Cancel
+        mode = Mode.HARD if hard else Mode.SOFT
+        command = kind(actor=actor, mode=mode, reason=reason, request_id=request_id)
         try:
             job = await perform(store, id, command, expected_rev=expected_rev)
             await _reach_children(store, id, actor)

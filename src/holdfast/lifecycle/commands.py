@@ -204,6 +204,8 @@ class Cancel(Command, frozen=True, kw_only=True):
     """End as cancelled."""
 
     operation = Operation.CANCEL
+    mode: CancelMode = CancelMode.SOFT
+    """How those that run below a job without an owner are to be ended."""
     as_of: int | None = None
     epoch: int = 1
     parent_cancelled: bool = False

@@ -459,8 +459,11 @@ def _cancel(record: Draft, row: Row, command: c.Cancel) -> Decision:
         return _refuse("lease_live", record, f"is held by {record.owner} with a live lease")
     if not owned and role is Role.RECONCILER and not command.parent_cancelled:
         return _refuse("parent_lives", record, "is cancelled by a sweep only after its parent")
+    hard = command.mode is Cancel.HARD and record.cancel_requested is not Cancel.HARD
     facts = Facts(
         error_code="cancelled",
+        # Its children are asked as it was itself: they may run where it does not.
+        cancel=Cancel.HARD if hard else None,
         exit_code=command.exit_code,
         kill=_evidence(record, role),
         last_owner=_last_owner(record, command),

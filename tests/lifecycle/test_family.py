@@ -1,5 +1,7 @@
 """Parents and children: whom a parent waits for, what a step brings into the world."""
 
+from itertools import pairwise
+
 import pytest
 
 from holdfast.lifecycle import commands as c
@@ -9,6 +11,7 @@ from holdfast.lifecycle.family import (
     awaits,
     awaits_children,
     forsakes,
+    groups,
     wait_name,
 )
 from holdfast.lifecycle.states import Link, State
@@ -44,11 +47,16 @@ def test_a_wait_for_all_is_for_those_without_a_number_too() -> None:
     assert awaits(CHILDREN, new_job(step_index=7).record)
 
 
-def test_a_wait_for_too_many_apart_takes_in_those_between() -> None:
-    name = wait_name(range(0, 10_000, 2))
+@pytest.mark.parametrize("numbers", [range(0, 10_000, 2), range(10_000), [7], range(0, 300, 3)])
+def test_children_too_far_apart_for_one_wait_are_waited_for_in_groups(numbers: list[int]) -> None:
+    parts = groups(reversed(numbers))
 
-    assert len(name) <= NAME_LIMIT
-    assert name == "holdfast:children:0-9998"
+    assert [number for part in parts for number in part] == list(numbers)
+    names = [wait_name(part) for part in parts]
+    assert max(map(len, names)) <= NAME_LIMIT
+    # As few as will do: two of them in one would be too long.
+    both = [f"{one},{other}" for one, other in pairwise(names)]
+    assert all(len(name) > NAME_LIMIT for name in both)
 
 
 @pytest.mark.parametrize(

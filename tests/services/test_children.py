@@ -149,6 +149,27 @@ async def test_children_can_be_gathered_in_groups(app: Holdfast) -> None:
         assert await (await parent.submit()).result(LIMIT) == ["quick", "slow"]
 
 
+async def test_children_far_apart_are_gathered_without_those_between(app: Holdfast) -> None:
+    opened = asyncio.Event()
+
+    @app.task
+    async def numbered(number: int) -> int:
+        if number % 2:
+            await opened.wait()
+        return number
+
+    @app.task
+    async def parent(ctx: Context) -> list[list[int]]:
+        children = await asyncio.gather(*(ctx.spawn(numbered, n) for n in range(400)))
+        even = await ctx.gather(*reversed(children[::2]))
+        # Only now: were the first gather to wait for those between, this would never come.
+        opened.set()
+        return [even[:2], (await ctx.gather(*children))[:3]]
+
+    async with app.worker(concurrency=250):
+        assert await (await parent.submit()).result(LIMIT) == [[398, 396], [0, 1, 2]]
+
+
 async def test_a_wake_from_outside_makes_nobody_believe_that_children_have_ended(
     app: Holdfast,
 ) -> None:

@@ -17,7 +17,7 @@ from holdfast.durable.replay import Durable, answered
 from holdfast.errors import BadData
 from holdfast.flow.outcomes import Outcome
 from holdfast.identity import mint_id
-from holdfast.lifecycle.family import wait_name
+from holdfast.lifecycle.family import groups, wait_name
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Priority
@@ -141,9 +141,14 @@ def gather(
             raise TypeError(f"gather takes what ctx.spawn returned, not {type(child).__name__}")
     if not children:
         return []
-    outcomes = yield from _outcomes(durable, children)
+    outcomes: dict[int, Outcome] = {}
+    ids = {child.number: child.id for child in children}
+    for numbers in groups(ids):
+        found = yield from _outcomes(durable, wait_name(numbers), [ids[n] for n in numbers])
+        outcomes |= zip(numbers, found, strict=True)
     results: list[Any] = []
-    for child, outcome in zip(children, outcomes, strict=True):
+    for child in children:
+        outcome = outcomes[child.number]
         error = outcome.error()
         if error is not None and not return_errors:
             raise error
@@ -151,11 +156,7 @@ def gather(
     return results
 
 
-def _outcomes(
-    durable: Durable, children: Sequence[ChildHandle[Any]]
-) -> Generator[Effect, Any, list[Outcome]]:
-    name = wait_name(child.number for child in children)
-    ids = [child.id for child in children]
+def _outcomes(durable: Durable, name: str, ids: list[str]) -> Generator[Effect, Any, list[Outcome]]:
     while True:
         # Waits of earlier attempts come first: the children that they were for have ended.
         while durable.is_recorded("wait", name):

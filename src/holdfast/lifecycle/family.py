@@ -17,7 +17,7 @@ Names that begin so are Holdfast's own; the schemas' `jobs_gathering` finds them
 KIN = (Link.CHILD, Link.RETRY)
 """Jobs whose end concerns the family of another one."""
 NAME_LIMIT = 500
-"""Characters that a wait for some children may have; numbers between them are taken in beyond."""
+"""Characters that the name of a wait for some children may have."""
 
 
 def marks(before: Draft, after: Draft) -> list[tuple[JobId, bool]]:
@@ -69,14 +69,30 @@ def awaits(wait_for: str | None, child: Draft) -> bool:
 
 def wait_name(numbers: Iterable[int]) -> str:
     """Name a wait for the children with these numbers, which they bear as `step_index`."""
-    spans: list[list[int]] = []
+    return f"{CHILDREN}:{','.join(_span(low, high) for low, high in _spans(numbers))}"
+
+
+def groups(numbers: Iterable[int]) -> list[list[int]]:
+    """Part children so that the wait for each part has a name that is not too long."""
+    found: list[list[int]] = []
+    left = 0
+    for low, high in _spans(numbers):
+        left -= len(_span(low, high)) + 1
+        if left < 0 or not found:
+            found.append([])
+            left = NAME_LIMIT - len(CHILDREN) - 1 - len(_span(low, high))
+        found[-1] += range(low, high + 1)
+    return found
+
+
+def _spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):
         if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
+            spans[-1] = spans[-1][0], number
         else:
-            spans.append([number, number])
-    name = f"{CHILDREN}:{','.join(_span(low, high) for low, high in spans)}"
-    return name if len(name) <= NAME_LIMIT else f"{CHILDREN}:{_span(spans[0][0], spans[-1][1])}"
+            spans.append((number, number))
+    return spans
 
 
 def _span(low: int, high: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.app import Holdfast
+from holdfast.errors import JobDeadLettered
 from holdfast.lifecycle.linked import compensation_id
 from holdfast.lifecycle.states import State
 from tests.services import isolated
@@ -81,6 +82,16 @@ async def test_what_is_remembered_may_be_more_than_one_body(app: Holdfast) -> No
         job = await isolated.remembers_much.submit(700_000, 4)
         assert await job.result(LIMIT) == [700_000] * 4
     assert (job.record.attempt, (await types(job)).count("step_completed")) == (2, 4)
+
+
+async def test_more_than_can_be_told_is_an_error_and_not_a_wait_without_end(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.runners.wire.TO_CHILD_LIMIT", 2_000_000)
+    async with app.worker(**BRISK):
+        job = await isolated.remembers_much.options(retries=1).submit(700_000, 4)
+        with pytest.raises(JobDeadLettered, match="the limit is 2,000,000"):
+            await job.result(LIMIT)
 
 
 @pytest.mark.req("B28", "B32")

@@ -9,7 +9,7 @@ import sys
 from functools import partial
 
 from holdfast.context import Cancelled, Context
-from holdfast.durable.messages import Reply
+from holdfast.durable.messages import Refused, Reply
 from holdfast.errors import HandlerDied
 from holdfast.lifecycle.payload import decode_body
 from holdfast.runners import wire
@@ -111,10 +111,14 @@ class Conversation:
         self._answers.add(saying)
         saying.add_done_callback(self._answers.discard)
 
-    async def _say_if_there(self, message: wire.ToChild) -> None:
+    async def _say_if_there(self, answer: wire.Answer) -> None:
         with contextlib.suppress(Gone):
             async with self._saying:
-                await self._say(message)
+                try:
+                    await self._say(answer)
+                except wire.Garbled as error:
+                    # Said at all, or the handler would wait for its answer for ever.
+                    await self._say(wire.Answer(answer.number, Refused("too_large", str(error))))
 
     async def _say(self, message: wire.ToChild) -> None:
         try:

@@ -35,6 +35,7 @@ from holdfast.stores.postgres.enlisted import (
 )
 from holdfast.stores.submitting import Enlisted
 from holdfast.tasks import Call
+from holdfast.telemetry import Meters
 from holdfast.telemetry.tracing import submit_span
 from holdfast.transaction import Hosted, Transaction, enlisted
 
@@ -64,6 +65,7 @@ class Enlisting(Home):
     """The part of an app that submits inside transactions of its callers."""
 
     asker: Asker
+    meters: Meters
     written_ahead: set[int]
     """Keys of policies and needs that were written, or tried, before a transaction needs them."""
 
@@ -86,7 +88,7 @@ class Enlisting(Home):
             jobs = self._decided_in(connection, calls, parents, active)
             if self._names_new(jobs):
                 await self._write_ahead(jobs)
-            return all_accepted(await enlist(connection, jobs, self._handles(calls, jobs)))
+            return self._counted(await enlist(connection, jobs, self._handles(calls, jobs)))
 
     def submit_many_in_sync(
         self, connection: Any, calls: Sequence[Call]
@@ -99,7 +101,7 @@ class Enlisting(Home):
             jobs = self._decided_in(connection, calls, parents, active)
             if not in_a_loop() and self._names_new(jobs):
                 self.run_sync(self._write_ahead(jobs), "task.submit_in(…)")
-            return all_accepted(enlist_sync(connection, jobs, self._handles(calls, jobs)))
+            return self._counted(enlist_sync(connection, jobs, self._handles(calls, jobs)))
 
     def _parent_id_sync(self, parent: Any) -> JobId | None:
         match parent:
@@ -139,6 +141,13 @@ class Enlisting(Home):
             store = await self.store()
             if isinstance(store, Remembering):
                 await store.remember(jobs)
+
+    def _counted(self, answers: list[Any]) -> list[PendingHandle[Any]]:
+        """Count what a transaction has taken in: nobody tells what becomes of it."""
+        for answer in answers:
+            if isinstance(answer, PendingHandle) and answer.is_new:
+                self.meters.submitted(answer.task, answer.queue)
+        return all_accepted(answers)
 
     def _handles(self, calls: Sequence[Call], jobs: Sequence[NewJob]) -> Handles:
         return [

@@ -55,6 +55,21 @@ class PendingHandle(Generic[R_co]):
         """Whether the job is new; False if one of its keys stands for an earlier one."""
         return self._known.created
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the job is new, as far as that is known before its keys are looked up."""
+        return self._told.created
+
+    @property
+    def task(self) -> str:
+        """The name of its task."""
+        return self._job.record.task
+
+    @property
+    def queue(self) -> str:
+        """Where it waits once it is there."""
+        return self._job.record.queue
+
     async def refresh(self) -> JobHandle[R_co]:
         """Find the job; NotCommitted as long as its transaction has not been committed."""
         store = await self._home.store()

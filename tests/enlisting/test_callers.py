@@ -33,6 +33,7 @@ async def test_a_commit_makes_the_row_and_the_job(app: Holdfast, any_caller: Cal
     handle = await any_caller.submit(app.tasks["ship"], 1)
 
     assert (handle.committed, handle.created) == (False, True)
+    assert app.meters.lane("ship", "default").submitted == 1
     assert (await orders(app.url), await jobs(app)) == ([], [])
     with pytest.raises(NotCommitted, match="not committed yet"):
         await handle.result()

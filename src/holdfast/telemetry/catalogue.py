@@ -136,7 +136,10 @@ def _of_store(name: str, text: str, read: Read, labels: tuple[str, ...] = ()) ->
 
 CATALOGUE: tuple[Metric, ...] = (
     _counter(
-        "submitted", "Jobs whose submit was accepted.", _by_lane(lambda lane: lane.submitted), _LANE
+        "submitted",
+        "Jobs whose submit was accepted; in a transaction of the caller's, before its end.",
+        _by_lane(lambda lane: lane.submitted),
+        _LANE,
     ),
     _counter("claims", "Jobs claimed.", _plain("claims")),
     _counter(

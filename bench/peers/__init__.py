@@ -78,5 +78,56 @@ PEERS: tuple[Peer, ...] = (
         ),
         program="pgqueuer_peer.py",
     ),
+    Peer(
+        name="pg-boss",
+        engine="postgresql",
+        # Its own worker takes one batch each half second at most, so none drains by it.
+        modes=(("batched", "fetch and complete by batches of 500, two loops"),),
+        environment=NPM,
+        program="pgboss_peer.mjs",
+    ),
+    Peer(
+        name="awa-pg",
+        engine="postgresql",
+        modes=(("batched", "200 workers, claims of 500"),),
+        environment=_python("awa-pg", {"awa-pg": "0.6.9"}),
+        program="awa_peer.py",
+    ),
+    Peer(
+        name="absurd-sdk",
+        engine="postgresql",
+        modes=(("batched", "four clients in threads, batch 50"),),
+        environment=_python(
+            "absurd-sdk",
+            {"absurd-sdk": "0.5.1", "absurdctl": "0.5.1", "psycopg[binary]": "3.3.8"},
+        ),
+        program="absurd_peer.py",
+        slow=True,
+    ),
+    Peer(
+        name="procrastinate",
+        engine="postgresql",
+        modes=(("concurrent", "concurrency 10"),),
+        environment=_python(
+            "procrastinate", {"procrastinate": "3.10.0", "psycopg[binary]": "3.3.8"}
+        ),
+        program="procrastinate_peer.py",
+        slow=True,
+    ),
+    Peer(
+        name="dbos",
+        engine="postgresql",
+        modes=(("threads", "eight threads, claims of 500"),),
+        environment=_python("dbos", {"dbos": "3.3.0", "psycopg[binary]": "3.3.8"}),
+        program="dbos_peer.py",
+        slow=True,
+    ),
+    Peer(
+        name="huey",
+        engine="sqlite",
+        modes=(("one", "one worker"),),
+        environment=_python("huey", {"huey": "3.5.4"}),
+        program="huey_peer.py",
+    ),
 )
-"""The ones that are quick enough for the same number of jobs as Holdfast first."""
+"""All versions are pinned here, and nowhere else."""

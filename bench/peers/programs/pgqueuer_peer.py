@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import json
-import signal
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +20,7 @@ from protocol import (
     by_callers,
     chunks,
     main,
+    over_by_signal,
     patience,
     payload,
 )
@@ -57,8 +57,7 @@ async def single(arguments: argparse.Namespace) -> Answer:
 
 
 async def drain(arguments: argparse.Namespace) -> Answer:
-    loop, over = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, over.set)
+    over = await over_by_signal()
     progress = Progress(0 if arguments.shared else arguments.jobs, over.set)
     async with connected(arguments) as pool, connected(arguments) as watch:
         worker = PgQueuer.from_asyncpg_pool(pool)

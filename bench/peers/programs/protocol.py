@@ -9,8 +9,11 @@ import inspect
 import json
 import random
 import resource
+import signal
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from itertools import count
 from typing import Any
@@ -153,3 +156,47 @@ async def by_callers(jobs: int, callers: int, submit: Callable[[], Awaitable[obj
     stopwatch = Stopwatch()
     await asyncio.gather(*(caller() for _ in range(callers)))
     return stopwatch.read(jobs)
+
+
+def by_threads(jobs: int, callers: int, submit: Callable[[], object]) -> Answer:
+    """Submit one by one, from so many threads at the same time."""
+    numbers = count(1)
+
+    def caller() -> None:
+        while next(numbers) <= jobs:
+            submit()
+
+    stopwatch = Stopwatch()
+    with ThreadPoolExecutor(callers) as threads:
+        for done in [threads.submit(caller) for _ in range(callers)]:
+            done.result()
+    return stopwatch.read(jobs)
+
+
+class Starts:
+    """Lets a thread wait until a handler in another one starts, or until SIGTERM."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def tell(self) -> None:
+        """Wake who waits."""
+        self._event.set()
+
+    def wait(self) -> None:
+        """Wait for one to start, and make ready for the next."""
+        if not self._event.wait(PATIENCE_SECONDS):
+            raise TimeoutError(f"no handler started within {PATIENCE_SECONDS:.0f} s")
+        self._event.clear()
+
+    def wait_for_the_last(self) -> None:
+        """Wait as long as a drain may take."""
+        signal.signal(signal.SIGTERM, lambda *_: self._event.set())
+        self._event.wait()
+
+
+async def over_by_signal() -> asyncio.Event:
+    """Make an event that SIGTERM sets."""
+    over = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
+    return over

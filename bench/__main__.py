@@ -31,7 +31,8 @@ RESULTS = Path(__file__).parent / "results" / "bench.json"
 PAGE = ROOT / "docs" / "performance.md"
 PICTURE = ROOT / "docs" / "performance.png"
 PLOT_PACKAGE = "matplotlib==3.10.7"
-console = Console()
+# A log has no width of its own, and the tables are wide.
+console = Console() if sys.stdout.isatty() else Console(width=180)
 errors = Console(stderr=True)
 
 
@@ -188,15 +189,15 @@ def keep(results: Results) -> None:
 
 
 def write_docs(results: Results, source: Path) -> None:
-    """Put the tables into the page, and draw the picture beside it."""
-    report.write_docs(PAGE, results)
-    console.print(f"written to {PAGE.relative_to(ROOT)}")
+    """Draw the picture, and put it with the tables into the page."""
     try:
         python = plotting_python(DIRECTORY / "plot")
         subprocess.run([python, ROOT / "bench/plot.py", source, PICTURE], check=True)
         console.print(f"written to {PICTURE.relative_to(ROOT)}")
     except (OSError, subprocess.CalledProcessError) as error:
         errors.print(f"no plot: {error}", style="bold red", markup=False)
+    report.write_docs(PAGE, results, with_picture=PICTURE.exists())
+    console.print(f"written to {PAGE.relative_to(ROOT)}")
 
 
 def plotting_python(directory: Path) -> Path:

@@ -16,6 +16,7 @@ from bench.running import Results
 from bench.targets import TARGETS, Verdict, judge
 
 BEGIN, END = "<!-- written by make bench: begin -->", "<!-- written by make bench: end -->"
+PICTURE = "![Drains, submits and latencies of all contestants](performance.png)"
 IDEAL_SLEEPERS = 10_000
 STEPS = 10
 MEGABYTE = 1_000_000
@@ -34,6 +35,7 @@ class Sheet(Struct, frozen=True, kw_only=True):
 def sheets(results: Results) -> Iterator[Sheet]:
     """Make all tables that there is something for, the targets first."""
     measured = Measured(results.measurements)
+    sqlite = frozenset(card.name for card in results.cards if card.engine == "sqlite")
     yield targets_sheet(measured)
     for make in (
         rates("drain", "Drain, no-op jobs", drain_columns),
@@ -46,7 +48,7 @@ def sheets(results: Results) -> Iterator[Sheet]:
         rates("signals", "Signals to jobs that wait", signal_columns),
         rates("growth", "Growth: drains of more jobs, and on history", drain_columns),
     ):
-        sheet = make(measured)
+        sheet = make(measured, sqlite)
         if sheet.rows:
             yield sheet
     yield contestants_sheet(results)
@@ -79,6 +81,8 @@ class Spot(Struct, frozen=True):
     scenario: str
     variant: str
     contestant: str
+    sqlite: frozenset[str] = frozenset()
+    """Who of all works on SQLite."""
 
     def figure(self, name: str) -> Figure | None:
         """Sum one value up."""
@@ -92,32 +96,31 @@ class Spot(Struct, frozen=True):
     @property
     def against(self) -> Ratio | None:
         """How much of its rate Holdfast has on its engine; None for Holdfast itself."""
-        here = self.measured.contenders(self.scenario, self.variant)
-        for ours in (HOLDFAST, HOLDFAST_SQLITE):
-            # Where both engines stand side by side, the first is the yardstick.
-            if ours in here:
-                if self.contestant == ours:
-                    return None
-                get = self.measured.values
-                return ratio(
-                    get(self.scenario, self.variant, ours, "rate"),
-                    get(self.scenario, self.variant, self.contestant, "rate"),
-                )
-        return None
+        ours = HOLDFAST_SQLITE if self.contestant in self.sqlite else HOLDFAST
+        if self.contestant == ours:
+            return None
+        get = self.measured.values
+        return ratio(
+            get(self.scenario, self.variant, ours, "rate"),
+            get(self.scenario, self.variant, self.contestant, "rate"),
+        )
 
 
 Columns = tuple[Sequence[str], Callable[[Spot], Sequence[str]]]
 
 
-def rates(scenario: str, title: str, columns: Callable[[], Columns]) -> Callable[[Measured], Sheet]:
+Maker = Callable[[Measured, frozenset[str]], Sheet]
+
+
+def rates(scenario: str, title: str, columns: Callable[[], Columns]) -> Maker:
     """Make a table of rates, condition by condition, the quickest first."""
     headings, cells = columns()
 
-    def make(measured: Measured) -> Sheet:
+    def make(measured: Measured, sqlite: frozenset[str]) -> Sheet:
         rows = [
             (*_head(spot), *cells(spot))
             for variant in measured.variants(scenario)
-            for spot in _spots(measured, scenario, variant)
+            for spot in _spots(measured, scenario, variant, sqlite)
         ]
         first = ("condition", "contestant", "jobs", "per second (lowest–highest)", "Holdfast is")
         return Sheet(title=title, headings=(*first, *headings), rows=rows)
@@ -125,9 +128,9 @@ def rates(scenario: str, title: str, columns: Callable[[], Columns]) -> Callable
     return make
 
 
-def _spots(measured: Measured, scenario: str, variant: str) -> list[Spot]:
+def _spots(measured: Measured, scenario: str, variant: str, sqlite: frozenset[str]) -> list[Spot]:
     names = measured.contenders(scenario, variant)
-    spots = [Spot(measured, scenario, variant, name) for name in names]
+    spots = [Spot(measured, scenario, variant, name, sqlite) for name in names]
     return sorted(spots, key=lambda spot: -_rate_of(spot))
 
 
@@ -223,7 +226,7 @@ def signal_columns() -> Columns:
     return ("sent/s", *headings), lambda spot: (sent(spot), *cells(spot))
 
 
-def latency_sheet(measured: Measured) -> Sheet:
+def latency_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
     """Show latencies, the quickest first."""
     rows = []
     for variant in measured.variants("latency"):
@@ -333,11 +336,13 @@ def _markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(escaped)} |"
 
 
-def write_docs(page: Path, results: Results) -> None:
+def write_docs(page: Path, results: Results, *, with_picture: bool) -> None:
     """Replace what lies between the markers of a page."""
     text = page.read_text("utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{page.name} has no place between {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{markdown(results)}\n\n{END}{after}", "utf-8")
+    picture = f"{PICTURE}\n\n" if with_picture else ""
+    written = f"{picture}{markdown(results)}"
+    page.write_text(f"{before}{BEGIN}\n\n{written}\n\n{END}{after}", "utf-8")

@@ -68,7 +68,7 @@ class Run:
         keep: Callable[[Results], None],
     ) -> None:
         """Take all that is needed; `keep` is called whenever something new was found."""
-        self._results = results
+        self.results = results
         self._engines = engines
         self._contestants = contestants
         self._scale = scale
@@ -79,7 +79,7 @@ class Run:
 
     def scenario(self, name: str, rounds: int, step: Callable[[str, int], None]) -> None:
         """Measure one scenario in all its rounds; `step` hears of each cell and the total."""
-        measured = Measured(self._results.measurements)
+        measured = Measured(self.results.measurements)
         field = Field(contestants=self._contestants, scale=self._scale, measured=measured)
         cells = list(SCENARIOS[name](field))
         times = rounds_of(name, rounds)
@@ -98,14 +98,14 @@ class Run:
                     self._note(cell, finding, number)
         except Unsupported as error:
             self._out.add(key)
-            self._results.unsupported.append(str(error))
+            self.results.unsupported.append(str(error))
         except ProgramError as error:
             if cell.contestant.ours:
                 raise NotProven(str(error)) from error
             self._out.add(key)
-            self._results.failures.append(f"{cell.scenario}, {cell.variant}: {error}")
+            self.results.failures.append(f"{cell.scenario}, {cell.variant}: {error}")
             self._say(f"[red]failed[/] {cell.scenario}, {cell.variant}: {error}")
-        self._keep(self._results)
+        self._keep(self.results)
 
     def _note(self, cell: Cell, finding: Finding, number: int) -> None:
         measurement = Measurement(
@@ -116,7 +116,7 @@ class Run:
             jobs=finding.jobs or cell.jobs,
             values=finding.values,
         )
-        self._results.measurements.append(measurement)
+        self.results.measurements.append(measurement)
         self._say(line(measurement))
 
 

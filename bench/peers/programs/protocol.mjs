@@ -74,10 +74,17 @@ export function stopwatch() {
   };
 }
 
+// By the clock that all processes of the machine share.
+function machineSeconds() {
+  return Number(process.hrtime.bigint()) / 1e9;
+}
+
 // Counts handlers as they start; the clock runs from the first of them. `over` settles when the
 // last has started, or at SIGTERM.
 export function progress() {
   let seen = 0;
+  let first = 0;
+  let last = 0;
   let read = stopwatch();
   let settle;
   const over = new Promise((resolve) => (settle = resolve));
@@ -87,9 +94,15 @@ export function progress() {
     startOne() {
       seen += 1;
       if (seen === 1) read = stopwatch();
-      if (seen === options.jobs && !options.shared) settle();
+      if (options.shared) {
+        last = machineSeconds();
+        first ||= last;
+      } else if (seen === options.jobs) settle();
     },
-    read: () => ({ ...read(seen), rss: process.resourceUsage().maxRSS * 1024 }),
+    read() {
+      const answer = { ...read(seen), rss: process.resourceUsage().maxRSS * 1024 };
+      return options.shared ? { ...answer, first, last } : answer;
+    },
   };
 }
 

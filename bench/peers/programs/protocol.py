@@ -72,14 +72,14 @@ class Stopwatch:
     """Seconds and CPU seconds of this process since it was made."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self.began = time.monotonic()
         self._cpu = time.process_time()
 
     def read(self, jobs: int) -> Answer:
         """Tell what so many jobs took."""
         return {
             "jobs": jobs,
-            "seconds": time.monotonic() - self._began,
+            "seconds": time.monotonic() - self.began,
             "cpu": time.process_time() - self._cpu,
         }
 
@@ -94,6 +94,7 @@ class Progress:
         self._numbers = count(1)
         self._stopwatch = Stopwatch()
         self._seen = 0
+        self._last = 0.0
 
     def start_one(self) -> None:
         """Note that a handler has started."""
@@ -103,11 +104,19 @@ class Progress:
         self._seen = number
         if number == self._jobs:
             self._on_last()
+        elif not self._jobs:
+            self._last = time.monotonic()
 
     def read(self) -> Answer:
-        """Tell what the drain took until now, and the most memory that it had."""
+        """Tell what the drain took until now, and the most memory that it had.
+
+        Of several processes, also when its first and last handlers started, on the machine's clock.
+        """
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return {**self._stopwatch.read(self._seen), "rss": peak}
+        answer = {**self._stopwatch.read(self._seen), "rss": peak}
+        if not self._jobs:
+            answer |= {"first": self._stopwatch.began, "last": self._last}
+        return answer
 
 
 class Latencies:

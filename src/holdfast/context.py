@@ -99,11 +99,13 @@ class Cancelled:
     `reason` is `cancel`, `timeout`, `deadline`, `shutdown` or `lease_lost`.
     """
 
-    __slots__ = ("_event", "_waiters", "reason")
+    __slots__ = ("_event", "_waiters", "killed", "reason")
 
     def __init__(self) -> None:
         """Begin unasked."""
         self.reason: str | None = None
+        self.killed = False
+        """Whether it was no longer asked but made to end."""
         self._event: threading.Event | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -319,12 +321,16 @@ class Context:
     def durable(self) -> Durable:
         """What this attempt has done, and what earlier ones have."""
         if self._durable is None:
-            self._durable = Durable(self._link.ask)
+            self._durable = Durable(self._link.ask, self.goes_on_elsewhere)
         return self._durable
 
     @durable.setter
     def durable(self, durable: Durable) -> None:
         self._durable = durable
+
+    def goes_on_elsewhere(self) -> bool:
+        """Whether this attempt is being killed, and another will follow it."""
+        return self.cancelled.killed and self.cancelled.reason not in ("cancel", "deadline")
 
     def ask(self, request: Request, answer: Callable[[Reply], None]) -> None:
         """Hand a request of an isolated handler on."""

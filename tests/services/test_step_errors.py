@@ -9,6 +9,7 @@ import pytest
 from holdfast import Context
 from holdfast.app import Holdfast
 from holdfast.errors import JobFailed
+from holdfast.lifecycle.states import State
 from tests.services.test_worker import LIMIT, types
 
 
@@ -90,6 +91,58 @@ async def test_a_failed_step_whose_error_ends_the_attempt_is_tried_again(app: Ho
 
     async with app.worker():
         assert await (await order.submit()).result(LIMIT) == ["done", "slow"]
+
+
+async def test_a_step_that_its_handler_gave_up_stays_given_up(app: Holdfast) -> None:
+    tries: list[str] = []
+
+    async def hangs(limit: asyncio.Timeout) -> None:
+        tries.append("hangs")
+        limit.reschedule(0)
+        await asyncio.Event().wait()
+
+    @app.task(backoff="1ms")
+    async def order(ctx: Context) -> str:
+        try:
+            async with asyncio.timeout(None) as limit:
+                await ctx.step("quote", hangs, limit)
+        except TimeoutError:
+            await ctx.step("estimate", tries.append, "estimate")
+        if ctx.attempt == 1:
+            raise OSError
+        return "done"
+
+    async with app.worker():
+        assert await (await order.submit()).result(LIMIT) == "done"
+    assert tries == ["hangs", "estimate"]
+
+
+async def test_what_a_killed_handler_does_on_its_way_out_is_not_remembered(app: Holdfast) -> None:
+    tries: list[str] = []
+    begun = asyncio.Event()
+
+    async def work() -> str:
+        tries.append("work")
+        if len(tries) == 1:
+            begun.set()
+            await asyncio.Event().wait()
+        return "done"
+
+    @app.task
+    async def order(ctx: Context) -> str:
+        try:
+            result: str = await ctx.step("work", work)
+        finally:
+            await ctx.step("tidy", tries.append, "tidy")
+        return result
+
+    async with app.worker(grace=0):
+        job = await order.submit()
+        await begun.wait()
+    assert (await job.refresh()).state is State.STALLED
+    async with app.worker():
+        assert await job.result(LIMIT) == "done"
+    assert tries == ["work", "work", "tidy"]
 
 
 async def test_a_step_inside_of_a_step_is_refused(app: Holdfast) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import Any
 
@@ -60,9 +60,10 @@ class Suspended(BaseException):
 class Durable(Driver):
     """The durable calls of one attempt."""
 
-    def __init__(self, ask: Ask) -> None:
-        """Remember by asking the worker."""
+    def __init__(self, ask: Ask, goes_on_elsewhere: Callable[[], bool]) -> None:
+        """Remember by asking the worker, which may kill this attempt for another to go on."""
         super().__init__(ask)
+        self._goes_on_elsewhere = goes_on_elsewhere
         self._recalled = False
         self._unvisited: dict[tuple[str, str, int], Entry] = {}
         """What is recorded, and this attempt has not come by yet."""
@@ -149,21 +150,35 @@ class Durable(Driver):
 
     def arrive(self, kind: str, name: str) -> Generator[Effect, Any, tuple[int, Entry | None]]:
         """Count a call, and find what is recorded of it."""
+        use = self.count(kind, name)
+        return use, (yield from self.recall(kind, name, use))
+
+    def count(self, kind: str, name: str) -> int:
+        """Count a call."""
         self.check_not_over()
         self._check_not_nested(kind, name)
+        self._uses[kind, name] += 1
+        return self._uses[kind, name]
+
+    def recall(self, kind: str, name: str, use: int) -> Generator[Effect, Any, Entry | None]:
+        """Find what is recorded of a call; None where it is new, and may come now."""
         if not self._recalled:
             reply = answered((yield Recall()), Recalled)
             self._remember(reply.entries)
-        self._uses[kind, name] += 1
-        use = self._uses[kind, name]
         entry = self._unvisited.pop((kind, name, use), None)
         if entry is None:
             yield from self._check_order(kind, name)
             yield from self._remember_failures()
-        return use, entry
+        return entry
 
     def check_not_over(self) -> None:
-        """Unwind whatever still runs of a handler that has ended, or whose job is parked."""
+        """Unwind whatever still runs of a handler that has ended, or whose job is parked.
+
+        And of one that is being killed: what it records on its way out (a `finally`), the next
+        attempt would not come by.
+        """
+        if self._goes_on_elsewhere():
+            raise asyncio.CancelledError
         if self._over:
             raise Suspended
 
@@ -179,6 +194,11 @@ class Durable(Driver):
     def failed(self, name: str, use: int, error: Exception) -> None:
         """Hear that a step failed; remembered only where its handler goes on to something else."""
         self._failures.append(Record(name, use, bytes(told(error)), failed=True))
+
+    def interrupted(self, name: str, use: int) -> None:
+        """Hear that a step was cancelled: if not by its worker, its handler gave it up."""
+        if not self._goes_on_elsewhere():
+            self.failed(name, use, TimeoutError(f"step {name!r} was given up by its handler"))
 
     def _remember_failures(self) -> Generator[Effect, Any, None]:
         """Write down which steps failed that the handler has gone past: a later attempt, which

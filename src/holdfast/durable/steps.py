@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Any
@@ -47,14 +48,22 @@ def step_terms(retries: int, backoff: Span, verify: Callable[[], Any] | None) ->
 def step(durable: Durable, name: str, call: partial[Any], terms: Terms) -> Steps:
     """Do something once: a recorded result is returned, else the function is called."""
     check_text(name, "a step's name", limit=NAME_LIMIT)
-    use, entry = yield from durable.arrive("step", name)
-    doing = _Doing(durable, name, use, call, terms)
+    use = durable.count("step", name)
+    try:
+        return (yield from _recalled_or_done(_Doing(durable, name, use, call, terms)))
+    except asyncio.CancelledError:
+        durable.interrupted(name, use)
+        raise
+
+
+def _recalled_or_done(doing: _Doing) -> Steps:
+    entry = yield from doing.durable.recall("step", doing.name, doing.use)
     if entry is not None and not entry.begun:
         return doing.recorded(entry)
     try:
         return (yield from doing.do(0 if entry is None else entry.begun))
     except Exception as error:
-        durable.failed(name, use, error)
+        doing.durable.failed(doing.name, doing.use, error)
         raise
 
 
@@ -70,9 +79,9 @@ class _Doing:
     def __init__(
         self, durable: Durable, name: str, use: int, call: partial[Any], terms: Terms
     ) -> None:
-        self._durable = durable
-        self._name = name
-        self._use = use
+        self.durable = durable
+        self.name = name
+        self.use = use
         self._call = call
         self._verify = terms.verify
         self._terms = terms
@@ -90,15 +99,15 @@ class _Doing:
         """Try until it is done; where it may have happened before, ask first, each time."""
         for _ in range(begun - 1):
             # Said of an earlier beginning: another followed, so it was told not to have happened.
-            yield from self._durable.wait(self._answer, None)
+            yield from self.durable.wait(self._answer, None)
         unknown, first = begun > 0, begun == 0
         pauses = self._terms.pauses()
         while True:
             if unknown:
                 verdict = yield from self._verdict()
                 if isinstance(verdict, Happened):
-                    return (yield from self._durable.inside(self._record(verdict.result)))
-            done = yield from self._durable.inside(self._try(first=first))
+                    return (yield from self.durable.inside(self._record(verdict.result)))
+            done = yield from self.durable.inside(self._try(first=first))
             if not isinstance(done, _Raised):
                 return done
             if (pause := next(pauses, None)) is None:
@@ -110,31 +119,31 @@ class _Doing:
         if first and self._verify is not None:
             yield from self._begin()
         try:
-            value = yield Call(self._call, self._name)
+            value = yield Call(self._call, self.name)
         except Exception as error:  # noqa: BLE001  whatever it was, it may be tried again
             return _Raised(error)
         return (yield from self._record(value))
 
     def _begin(self) -> Generator[Effect, Any, None]:
-        yield from self._durable.write(Begin(self._name, self._use))
+        yield from self.durable.write(Begin(self.name, self.use))
 
     def _verdict(self) -> Generator[Effect, Any, Verdict]:
         """Ask whether a step that was begun had its effect: its verifier, else a person."""
         # A person's word stands, whatever the verifier would say by now.
-        if not self._durable.is_recorded("wait", self._answer):
+        if not self.durable.is_recorded("wait", self._answer):
             verdict = (yield Call(self._verify)) if self._verify is not None else UNKNOWN
             if isinstance(verdict, Happened | NotHappened):
                 return verdict
             if not isinstance(verdict, Unknown):
                 raise TypeError(
-                    f"the verifier of step {self._name!r} returned {verdict!r}; "
+                    f"the verifier of step {self.name!r} returned {verdict!r}; "
                     "say Happened(result), NOT_HAPPENED or UNKNOWN"
                 )
-        said = yield from self._durable.wait(self._answer, None)
+        said = yield from self.durable.wait(self._answer, None)
         if isinstance(said, dict) and said.get("happened"):
             return Happened(self._read(said.get("result")))
         # Begun anew: what was said of the last beginning is not said of this one.
-        yield from self._durable.inside(self._begin())
+        yield from self.durable.inside(self._begin())
         return NOT_HAPPENED
 
     def _read(self, said: Any) -> Any:
@@ -144,15 +153,15 @@ class _Doing:
         except pydantic.ValidationError as error:
             what = str(error).partition("\n")[0]
             raise UnfitResult(
-                f"what was said of step {self._name!r} is no result: {what}"
+                f"what was said of step {self.name!r} is no result: {what}"
             ) from error
 
     def _record(self, value: Any) -> Steps:
         try:
             body = self._codec.pack(value)
         except BadData as error:
-            what = f"the result of step {self._name!r} cannot be kept: {error}"
+            what = f"the result of step {self.name!r} cannot be kept: {error}"
             raise UnfitResult(what) from error
-        yield from self._durable.write(Record(self._name, self._use, bytes(body)))
+        yield from self.durable.write(Record(self.name, self.use, bytes(body)))
         # Read back, so that this attempt sees what a later one would.
         return self._codec.unpack(body)

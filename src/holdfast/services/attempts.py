@@ -212,6 +212,8 @@ class Attempts:
         if held not in self.running or held.attempt_task is None:
             return
         held.killed_at = time.monotonic()
+        if held.context is not None:
+            held.context.cancelled.killed = True
         held.attempt_task.cancel()
         if getcoroutinestate(cast(Any, held.attempt_task.get_coro())) == CORO_CREATED:
             # Cancelled before its first step it never takes one: nobody else would end it.

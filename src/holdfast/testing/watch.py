@@ -82,7 +82,7 @@ class Watch:
     def _look_into(self, task: Task[Any, Any], args: tuple[Any, ...]) -> None:
         """Watch the steps too, where the handler can make any."""
         if task.takes_context and isinstance(ctx := args[0], Context):
-            ctx.durable = WatchedSteps(ctx.ask, self)
+            ctx.durable = WatchedSteps(ctx, self)
 
     def _note(self, error: BaseException) -> None:
         if not isinstance(error, Suspended):
@@ -120,9 +120,9 @@ async def _awaited(work: Callable[[], Awaitable[None]]) -> None:
 class WatchedSteps(Durable):
     """The durable calls of an attempt under watch."""
 
-    def __init__(self, ask: Any, watch: Watch) -> None:
+    def __init__(self, ctx: Context, watch: Watch) -> None:
         """Remember by asking the worker, as always."""
-        super().__init__(ask)
+        super().__init__(ctx.ask, ctx.goes_on_elsewhere)
         self._watch = watch
 
     async def perform(self, effect: Effect) -> Any:

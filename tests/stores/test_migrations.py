@@ -101,7 +101,7 @@ POSTGRES_ALONE: dict[str, set[tuple[str, str]]] = {
     # is one statement there, which reads off the policy what SQLite's reads in Python.
     "columns": {("events", "xid"), ("counts", "delta"), ("policies", "running_lease")},
     # Read in blocks, where SQLite has `position`.
-    "indexes": {("events", "events_at"), ("events", "events_xid")},
+    "indexes": {("events", "events_ranges")},
     # SQLite's one writer seals in Python.
     "triggers": {("events", "events_seal"), ("beats", "beats_seal")},
     "constraints": set(),

@@ -202,7 +202,7 @@ LOOK_UPS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "of leases": (("WHERE expires_at <= $1",), {"claims": "claims_expires claims_epoch"}),
     "of what is held": (("WHERE c.owner = $1",), {"claims": "claims_owner", "jobs": "jobs_pkey"}),
     "of a claim": (("WHERE c.request_id = $1",), {"claims": "claims_pkey"}),
-    "of the tail": (("SELECT xid,", "ORDER BY xid"), {"events": "events_xid"}),
+    "of the tail": (("SELECT xid,", "ORDER BY xid"), {"events": "events_ranges"}),
     "of old heartbeats": (("b.at < $1",), {"beats": "beats_at Tid Scan"}),
     "of the ledger": (("FROM events WHERE id > $1 AND id <= $2",), {"events": "events_pkey"}),
     "by parent": (("WHERE j.parent_id = $5",), {"jobs": "jobs_parent"}),
@@ -254,7 +254,7 @@ async def test_events_of_a_type_are_found_by_an_index_whether_rare_or_common(
     assert asked.planned_each_time
     connection = await connected(postgres_url)
     await connection.execute(FILL)
-    for kind, index in ((1, "events_at"), (4, "events_at"), (24, "events_type")):
+    for kind, index in ((1, "events_ranges"), (4, "events_ranges"), (24, "events_type")):
         values = (kind, 1700000000000000, 1700000000001000, 100)
         for _ in range(2):
             [access] = accesses(await explain(connection, replace(asked, values=values)))

@@ -132,10 +132,12 @@ WITH clock AS MATERIALIZED (
 u AS (
     UPDATE jobs AS j SET
         state = {{state.claimed}}, rev = j.rev + 1, attempt = j.attempt + 1, owner = $3,
-        epoch = clock.epoch, lease_expires_at = greatest(now, j.updated_at) + p.lease,
-        timeout_at = greatest(now, j.updated_at) + p.start_timeout, started_at = NULL,
-        updated_at = greatest(now, j.updated_at)
-    FROM clock, picked AS k, policies AS p
+        epoch = k.epoch, lease_expires_at = greatest(k.now, j.updated_at) + p.lease,
+        timeout_at = greatest(k.now, j.updated_at) + p.start_timeout, started_at = NULL,
+        updated_at = greatest(k.now, j.updated_at)
+    FROM (
+        SELECT *, (SELECT now FROM clock) AS now, (SELECT epoch FROM clock) AS epoch
+        FROM picked OFFSET 0) AS k, policies AS p
     WHERE j.ctid = k.tid AND p.id = k.policy
     RETURNING j.id, j.rev, j.attempt, j.failures, j.releases, j.epoch, j.lease_expires_at,
         j.timeout_at, j.run_at, j.deadline_at, j.created_at, j.updated_at, j.signals, j.tenant,
@@ -186,24 +188,25 @@ u AS (
         rev = d.expected + d.events,
         beats = ($14::int[])[k],
         updated_at = CASE WHEN d.flags & 4 = 4
-            THEN greatest(greatest(now, j.updated_at) + d.started, j.updated_at)
-            ELSE greatest(now, j.updated_at) END,
+            THEN greatest(greatest(d.now, j.updated_at) + d.started, j.updated_at)
+            ELSE greatest(d.now, j.updated_at) END,
         owner = CASE WHEN d.owned THEN coalesce(d.rest->>'owner', j.owner) END,
         epoch = CASE WHEN d.owned THEN coalesce((d.rest->>'epoch')::int, j.epoch) END,
         lease_expires_at = CASE WHEN d.owned THEN coalesce(
-            greatest(now, j.updated_at) + d.started + ($15::bigint[])[k], j.lease_expires_at) END,
+            greatest(d.now, j.updated_at) + d.started + ($15::bigint[])[k], j.lease_expires_at) END,
         timeout_at = CASE WHEN d.owned THEN CASE WHEN d.flags & 2 = 2
-            THEN greatest(now, j.updated_at) + d.started + ($16::bigint[])[k]
+            THEN greatest(d.now, j.updated_at) + d.started + ($16::bigint[])[k]
             ELSE j.timeout_at END END,
         started_at = CASE WHEN d.flags & 2 = 2
-            THEN greatest(greatest(now, j.updated_at) + d.started, j.updated_at)
+            THEN greatest(greatest(d.now, j.updated_at) + d.started, j.updated_at)
             ELSE j.started_at END,
         finished_at = CASE WHEN d.state >= {{state.succeeded}}
-            THEN coalesce(j.finished_at, greatest(now, j.updated_at)) END,
+            THEN coalesce(j.finished_at, greatest(d.now, j.updated_at)) END,
         result_digest = CASE WHEN d.flags & 8 = 8 THEN d.digest
             ELSE coalesce(decode(d.rest->>'result_digest', 'hex'), j.result_digest) END:rest
-    FROM clock, (
-        SELECT *, ($10::int[])[k] AS expected, ($11::smallint[])[k] AS state,
+    FROM (
+        SELECT *, (SELECT now FROM clock) AS now, (SELECT epoch FROM clock) AS epoch,
+            ($10::int[])[k] AS expected, ($11::smallint[])[k] AS state,
             ($12::smallint[])[k] AS flags, ($13::smallint[])[k] AS events,
             ($11::smallint[])[k] IN ({{state.claimed}}, {{state.running}}) AS owned
         FROM (
@@ -213,10 +216,10 @@ u AS (
                 $6::text[], $7::text[], $8::bytea[], $9::jsonb[])
             AS d(id, k, started, floor, lease, data, body, digest, rest)) AS d OFFSET 0) AS d
     WHERE j.id = ANY (ARRAY[d.id]) AND j.rev = d.expected
-        AND (d.flags & 1 = 0 OR (j.lease_expires_at > now AND j.epoch = clock.epoch))
+        AND (d.flags & 1 = 0 OR (j.lease_expires_at > d.now AND j.epoch = d.epoch))
     RETURNING j.id, d.expected, d.k, d.events, d.started, d.lease, d.data, d.body, d.digest,
         d.rest AS rest, j.started_at,
-        CASE WHEN d.flags & 4 = 4 THEN greatest(now, d.floor) ELSE j.updated_at END AS base
+        CASE WHEN d.flags & 4 = 4 THEN greatest(d.now, d.floor) ELSE j.updated_at END AS base
 ),
 x AS (
     SELECT u.*, n, n = u.events AS last, ($17::int[])[k] + n AS t
@@ -256,8 +259,8 @@ FROM clock
 ,
     run_at = CASE WHEN d.rest IS NULL THEN j.run_at
         WHEN d.state = {{state.waiting}} AND j.state <> {{state.waiting}}
-        THEN holdfast_time((d.rest->>'run_at')::bigint, greatest(now, j.updated_at))
-        ELSE coalesce(holdfast_time((d.rest->>'run_at')::bigint, greatest(now, j.updated_at)),
+        THEN holdfast_time((d.rest->>'run_at')::bigint, greatest(d.now, j.updated_at))
+        ELSE coalesce(holdfast_time((d.rest->>'run_at')::bigint, greatest(d.now, j.updated_at)),
             j.run_at) END,
     wait_for = CASE WHEN d.rest IS NULL OR d.state = {{state.waiting}}
         THEN coalesce(d.rest->>'wait_for', j.wait_for) END,

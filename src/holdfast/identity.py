@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from uuid import UUID
+from struct import unpack
+from uuid import UUID, SafeUUID
 
 from holdfast.lifecycle.job import JobId
 
@@ -14,9 +15,34 @@ def mint_id() -> JobId:
     """Make a time-ordered id (UUID version 7, with twelve more bits of the clock)."""
     nanos = time.time_ns()
     millis, rest = divmod(nanos, 1_000_000)
-    random = int.from_bytes(os.urandom(8), "big") >> 2
-    number = (millis << 80) | (7 << 76) | ((rest * 4096 // 1_000_000) << 64) | (2 << 62) | random
-    return JobId(UUID(int=number))
+    fine = rest * 4096 // 1_000_000
+    return _id((millis << 80) | (7 << 76) | (fine << 64) | (2 << 62) | (_random() >> 2))
+
+
+_DRAWN = 512
+_drawn: list[int] = []
+# A forked child must not draw what its parent draws.
+os.register_at_fork(after_in_child=_drawn.clear)
+
+
+def _random() -> int:
+    """Draw 64 bits; many at once, because asking the system costs more than all the rest."""
+    while True:
+        try:
+            return _drawn.pop()
+        except IndexError:
+            _drawn.extend(unpack(f"{_DRAWN}Q", os.urandom(8 * _DRAWN)))
+
+
+def _id(number: int) -> JobId:
+    """Make an id as `UUID(int=number)` does, in a third of its time: the number is known to fit."""
+    made = _new(UUID)
+    _set(made, "int", number)
+    _set(made, "is_safe", _UNKNOWN)
+    return JobId(made)
+
+
+_new, _set, _UNKNOWN = object.__new__, object.__setattr__, SafeUUID.unknown
 
 
 def mint_request() -> str:

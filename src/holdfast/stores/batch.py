@@ -85,17 +85,27 @@ def fold(changes: Sequence[Change]) -> tuple[list[Fold], list[int]]:
         if (id_ := change.record.id) is not last:
             last, number = id_, found.setdefault(id_, len(chains))
             if number == len(chains):
-                chains.append([])
+                chains.append([change])
+                numbers.append(number)
+                continue
         chain = chains[number]
-        if chain and not _follows(chain[-1], change):
-            numbers.append(STALE)
-        else:
+        if _follows(chain[-1], change):
             chain.append(change)
             numbers.append(number)
-    order = sorted(range(len(chains)), key=lambda i: chains[i][0].record.id.int)
-    place = {number: i for i, number in enumerate(order)} | {STALE: STALE}
+        else:
+            numbers.append(STALE)
+    order = _by_id(chains)
+    # The last place is that of `STALE`, which is -1.
+    place = [STALE] * (len(chains) + 1)
+    for i, number in enumerate(order):
+        place[number] = i
     folds = [Fold(tuple(chains[i]), _is_ordinary(chains[i])) for i in order]
     return folds, [place[number] for number in numbers]
+
+
+def _by_id(chains: Sequence[Sequence[Change]]) -> list[int]:
+    ids = [chain[0].record.id.int for chain in chains]
+    return sorted(range(len(ids)), key=ids.__getitem__)
 
 
 def _follows(before: Change, change: Change) -> bool:
@@ -165,23 +175,20 @@ def stamp(record: Draft, now: int, floor: int) -> Job:
     """
     # Every written job comes through here: a loop over the names would take three times as long.
     base = now if now > floor else floor
-    ago = record.updated_at
-    values = {"updated_at": base if type(ago) is not After else _not_before(floor, base, ago)}
-    if type(time := record.run_at) is After:
-        values["run_at"] = base + time.micros
-    if type(time := record.lease_expires_at) is After:
-        values["lease_expires_at"] = base + time.micros
-    if type(time := record.timeout_at) is After:
-        values["timeout_at"] = base + time.micros
-    if type(time := record.finished_at) is After:
-        values["finished_at"] = base + time.micros
-    if type(time := record.started_at) is After:
-        values["started_at"] = _not_before(floor, base, time)
-    if type(time := record.deadline_at) is After:
-        values["deadline_at"] = base + time.micros
-    if type(record.created_at) is After:
-        values["created_at"] = base
-    stamped: Any = replace(record, **values)
+    created, updated, started = record.created_at, record.updated_at, record.started_at
+    run_at, deadline, finished = record.run_at, record.deadline_at, record.finished_at
+    lease, timeout = record.lease_expires_at, record.timeout_at
+    stamped: Any = replace(
+        record,
+        created_at=base if type(created) is After else created,
+        updated_at=base if type(updated) is not After else _not_before(floor, base, updated),
+        started_at=started if type(started) is not After else _not_before(floor, base, started),
+        run_at=base + run_at.micros if type(run_at) is After else run_at,
+        deadline_at=base + deadline.micros if type(deadline) is After else deadline,
+        finished_at=base + finished.micros if type(finished) is After else finished,
+        lease_expires_at=base + lease.micros if type(lease) is After else lease,
+        timeout_at=base + timeout.micros if type(timeout) is After else timeout,
+    )
     return stamped  # type: ignore[no-any-return]
 
 

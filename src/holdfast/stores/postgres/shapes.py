@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -49,7 +49,28 @@ class Shape(NamedTuple):
     events: tuple[tuple[Any, ...], ...]
 
 
-Numbers: TypeAlias = dict[Shape, int]
+class Shapes:
+    """The shapes of a batch, numbered from 1."""
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._last: tuple[Any, ...] | None = None
+        self._number = 0
+
+    def number(self, shape: tuple[Any, ...]) -> int:
+        """Number a shape, given as the plain tuple of its fields."""
+        # Neighbours mostly have the same, and to compare is quicker than to look up.
+        if shape != self._last:
+            self._last = shape
+            self._number = self._numbers.setdefault(shape, len(self._numbers) + 1)
+        return self._number
+
+    def all(self) -> list[Shape]:
+        """List them by number."""
+        return [Shape(*shape) for shape in self._numbers]
+
+
 _SHAPE = 1
 """Where a job's row has the number of its shape."""
 
@@ -68,21 +89,22 @@ def commit_sql(*, rest: bool, beats: bool, marks: bool = False) -> str:
 
 def commit_arrays(folds: Sequence[Fold], request_id: str) -> CommitArrays:
     """Lay a commit out."""
-    shapes: Numbers = {}
-    rows = [_job_row(fold, shapes) for fold in folds]
+    numbers = Shapes()
+    rows = [_job_row(fold, numbers) for fold in folds]
+    shapes = numbers.all()
     by_job = [dense(list(column)) for column in zip(*rows, strict=True)]
     if len(shapes) == 1:
         by_job[_SHAPE] = []
     marks = [(one.id, *mark) for one in folds if not one.ordinary for mark in one.marks]
     return CommitArrays(
-        [*by_job, *_shape_arrays(list(shapes), request_id), *map(list, zip(*marks, strict=True))],
+        [*by_job, *_shape_arrays(shapes, request_id), *map(list, zip(*marks, strict=True))],
         rest=bool(by_job[-1]),
         beats=any(event[0] in BEATS for shape in shapes for event in shape.events),
         marks=bool(marks),
     )
 
 
-def _job_row(fold: Fold, shapes: Numbers) -> tuple[Any, ...]:
+def _job_row(fold: Fold, shapes: Shapes) -> tuple[Any, ...]:
     """Lay out what is a job's own, and number its shape."""
     changes = fold.changes
     before, after, last = changes[0].record, changes[-1].next, changes[-1].event
@@ -123,7 +145,7 @@ def _job_row(fold: Fold, shapes: Numbers) -> tuple[Any, ...]:
             flags |= FENCED
         if event.body is not None and event is not last:
             rare = True
-    shape = Shape(
+    shape = (
         before.tenant,
         before.queue,
         before.rev,
@@ -137,7 +159,7 @@ def _job_row(fold: Fold, shapes: Numbers) -> tuple[Any, ...]:
     )
     return (
         before.id,
-        shapes.setdefault(shape, len(shapes) + 1),
+        shapes.number(shape),
         started,
         before.updated_at if flags & STARTED_LAST else None,
         lease,

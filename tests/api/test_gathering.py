@@ -73,6 +73,33 @@ async def test_a_batch_has_at_most_500_jobs(greet: Task[[str], str], store: Watc
     assert store.batches == [500, 500, 100]
 
 
+async def test_a_whole_batch_does_not_wait_for_the_one_before_it(
+    greet: Task[[str], str], store: Watched
+) -> None:
+    gate = store.before = Gate()
+    many = asyncio.create_task(greet.submit_many([(str(number),) for number in range(1600)]))
+    await gate.reached.wait()
+    await asyncio.sleep(0)
+    assert store.batches == [500, 500]
+    gate.opened.set()
+    assert len({job.id for job in await many}) == 1600
+    assert store.batches == [500, 500, 500, 100]
+
+
+async def test_less_than_a_whole_batch_gathers_while_one_is_under_way(
+    greet: Task[[str], str], store: Watched
+) -> None:
+    gate = store.before = Gate()
+    many = asyncio.create_task(greet.submit_many([(str(number),) for number in range(999)]))
+    await gate.reached.wait()
+    others = [asyncio.create_task(greet.submit(str(number))) for number in range(1)]
+    await asyncio.sleep(0)
+    assert store.batches == [500]
+    gate.opened.set()
+    await asyncio.gather(many, *others)
+    assert store.batches == [500, 500]
+
+
 async def test_a_batch_has_a_bound_in_bytes(
     greet: Task[[str], str], store: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

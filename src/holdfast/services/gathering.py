@@ -1,7 +1,8 @@
 """Concurrent submits become few: while one batch is under way, the next gathers.
 
 No timers: a submit that finds nothing under way goes at once, with whatever came in the same turn
-of the loop. One that is bad fails alone, and a caller that goes away takes nobody with it.
+of the loop; a whole batch does not wait for the one before it. One that is bad fails alone, and a
+caller that goes away takes nobody with it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from holdfast.ports import Store, SubmitOutcome
 BATCH_JOBS = 500
 BATCH_BYTES = 4 * 1024 * 1024
 """Of bodies in one batch; a single job may be larger."""
+LANES = 2
+"""Batches under way at once: while the database writes one, the next is laid out."""
 
 
 class Sent:
@@ -38,7 +41,7 @@ class Gathering:
         """Take the store; nothing waits yet."""
         self._store = store
         self._waiting: deque[Sent] = deque()
-        self._sending: asyncio.Task[None] | None = None
+        self._lanes: set[asyncio.Task[None]] = set()
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
         """Submit jobs, together with those of others; answers once they are durable.
@@ -49,8 +52,10 @@ class Gathering:
         loop = asyncio.get_running_loop()
         parts = [Sent(part, loop.create_future()) for part in _parts(jobs)]
         self._waiting.extend(parts)
-        if self._sending is None:
-            self._sending = loop.create_task(self._send_all())
+        if not self._lanes:
+            self._open_lane()
+        if len(parts) == 1:
+            return await parts[0].future
         # All are awaited, whatever becomes of one: an error nobody heard would be told later.
         answers = await asyncio.gather(*(part.future for part in parts), return_exceptions=True)
         for answer in answers:
@@ -60,18 +65,40 @@ class Gathering:
 
     async def finish(self) -> None:
         """Wait until all that was submitted is sent."""
-        while self._sending is not None:
-            await asyncio.wait([self._sending])
+        while self._lanes:
+            await asyncio.wait(self._lanes)
+
+    def _open_lane(self) -> None:
+        lane = asyncio.get_running_loop().create_task(self._send_all())
+        self._lanes.add(lane)
+        lane.add_done_callback(self._close_lane)
+
+    def _close_lane(self, lane: asyncio.Task[None]) -> None:
+        self._lanes.discard(lane)
+        if lane.cancelled():
+            # Only where the loop itself ends, and cancels this: they were never sent.
+            for sent in self._waiting:
+                sent.future.cancel()
+        elif self._waiting and not self._lanes:
+            self._open_lane()
 
     async def _send_all(self) -> None:
-        try:
-            while batch := self._next_batch():
-                await self._send(batch)
-        finally:
-            self._sending = None
-            for sent in self._waiting:
-                # Only where the loop itself ends, and cancels this: they were never sent.
-                sent.future.cancel()
+        while batch := self._next_batch():
+            # Only whole batches go side by side: of what is less, more gathers meanwhile.
+            if len(self._lanes) < LANES and self._whole_waits():
+                self._open_lane()
+            await self._send(batch)
+            if len(self._lanes) > 1 and not self._whole_waits():
+                return
+
+    def _whole_waits(self) -> bool:
+        """Whether what waits fills a batch."""
+        jobs = 0
+        for sent in self._waiting:
+            jobs += len(sent.jobs)
+            if jobs >= BATCH_JOBS:
+                return True
+        return False
 
     def _next_batch(self) -> list[Sent]:
         batch: list[Sent] = []

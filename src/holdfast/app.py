@@ -141,7 +141,9 @@ class Holdfast(Enlisting):
         if not calls:
             return []
         session = await self._session()
-        parents = [await self.parent_id(call.parent) for call in calls]
+        parents = [
+            None if call.parent is None else await self.parent_id(call.parent) for call in calls
+        ]
         with submit_span(calls[0].task.name, calls[0].task.queue) as active:
             jobs = self.asker.decide_all(calls, parents, self.asker.trace(active))
             outcomes = await session.gathering.submit(jobs)
@@ -158,7 +160,7 @@ class Holdfast(Enlisting):
         if isinstance(outcome, SubmitRefused):
             return refused_submit(outcome)
         # By its id, not by the answer: one that was sent twice finds itself there.
-        created = outcome.job.id == job.record.id
+        created = outcome.job.id is job.record.id or outcome.job.id == job.record.id
         if created:
             self.meters.submitted(outcome.job.task, outcome.job.queue)
         return JobHandle(outcome.job, self, call.task.unpack_result, created=created)

@@ -15,7 +15,7 @@ from holdfast.identity import mint_id
 from holdfast.jobs import JobHandle
 from holdfast.lifecycle.job import Actor, JobId, NewJob
 from holdfast.lifecycle.states import Link
-from holdfast.lifecycle.submit import Submission, submit
+from holdfast.lifecycle.submit import Submission, submit, submit_alike
 from holdfast.tasks import Call, numbered
 from holdfast.telemetry.tracing import trace_id_of
 
@@ -62,9 +62,10 @@ class Asker(Struct, frozen=True, kw_only=True):
     ) -> list[NewJob]:
         """Decide calls; of many, the bad one is named."""
         jobs: list[NewJob] = []
+        series = _Series(self, traceparent)
         for call, parent_id in zip(calls, parents, strict=True):
             try:
-                jobs.append(self.decide(call, parent_id, traceparent))
+                jobs.append(series.decide(call, parent_id))
             except BadData as error:
                 if len(calls) == 1:
                     raise
@@ -86,6 +87,25 @@ class Asker(Struct, frozen=True, kw_only=True):
             # A trace is no reason to lose a job.
             log.exception("the hook that tells the trace failed")
             return None
+
+
+class _Series:
+    """Decides calls that are submitted together: of many alike, only the first in full."""
+
+    def __init__(self, asker: Asker, traceparent: str | None) -> None:
+        self._asker = asker
+        self._traceparent = traceparent
+        self._firsts: dict[Any, NewJob] = {}
+
+    def decide(self, call: Call, parent_id: JobId | None) -> NewJob:
+        if call.fields or parent_id is not None:
+            return self._asker.decide(call, parent_id, self._traceparent)
+        # Without terms of their own, calls of one task differ in nothing but their arguments.
+        first = self._firsts.get(call.task)
+        if first is not None:
+            return submit_alike(first, mint_id(), call.body)
+        first = self._firsts[call.task] = self._asker.decide(call, None, self._traceparent)
+        return first
 
 
 def _inherit(wanted: dict[str, Any], traceparent: str | None) -> None:

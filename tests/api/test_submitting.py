@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, asking
 from holdfast.context import current_context
 from holdfast.errors import (
     BadData,
@@ -20,6 +20,7 @@ from holdfast.errors import (
     StoreUnavailable,
     ValidationError,
 )
+from holdfast.identity import mint_id
 from holdfast.lifecycle.job import LoggedEvent, NewJob
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.states import Link, Priority, State
@@ -202,6 +203,37 @@ async def test_many_are_answered_in_order(app: Holdfast) -> None:
     assert [body["name"] for body in bodies] == ["a", "b", "c", "d"]
     assert [job.record.queue for job in jobs] == ["default", "default", "q", "default"]
     assert await greet.submit_many([]) == []
+
+
+@pytest.mark.parametrize("traceparent", [None, TRACE])
+def test_many_are_decided_as_each_alone(
+    traceparent: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Holdfast("sqlite:///unused.db")
+    greet = greeter(app)
+
+    @app.task(queue="sums", timeout=5)
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    once = greet.options(dedupe_key="once")
+    calls = [
+        greet.prepare("a"),
+        once.prepare("b"),
+        add.prepare(1, 2),
+        once.prepare("c"),
+        greet.prepare("d"),
+        add.prepare(3, 4),
+        greet.prepare("e"),
+    ]
+    parents = [None] * 6 + [mint_id()]
+    ids = [mint_id() for _ in calls]
+    monkeypatch.setattr(asking, "mint_id", iter(ids * 2).__next__)
+    together = app.asker.decide_all(calls, parents, traceparent)
+    assert together == [
+        app.asker.decide(call, parent, traceparent)
+        for call, parent in zip(calls, parents, strict=True)
+    ]
 
 
 async def test_many_of_several_tasks_go_together(app: Holdfast) -> None:

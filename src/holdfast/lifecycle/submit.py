@@ -96,6 +96,15 @@ def submit(submission: Submission, actor: Actor) -> NewJob:
     return _submit(submission, actor)
 
 
+def submit_alike(first: NewJob, id: JobId, body: bytes) -> NewJob:
+    """Decide a submit that asks for the same as a decided one without keys, but for its body."""
+    body = sound_body(body, "body")
+    return NewJob(
+        record=replace(first.record, id=id),
+        event=replace(first.event, id=id, body=body, digest=digest(body)),
+    )
+
+
 def _is_plain(submission: Submission) -> bool:
     """Whether all but the common fields have their defaults, and not what merely equals them."""
     return (
@@ -126,9 +135,11 @@ def _submit_plain(submission: Submission, actor: Actor) -> NewJob:
     )
     if not isinstance(submission.id, UUID):
         raise BadData(f"id must be a UUID, not {submission.id!r}")
-    run_at, body = submission.run_at, sound_body(submission.body, "body")
-    if run_at is not NOW:
-        check_time(run_at, "run_at")
+    run_at = submission.run_at
+    if run_at is NOW:
+        return submit_alike(first, submission.id, submission.body)
+    body = sound_body(submission.body, "body")
+    check_time(run_at, "run_at")
     return NewJob(
         record=replace(first.record, id=submission.id, run_at=run_at),
         event=replace(first.event, id=submission.id, run_at=run_at, body=body, digest=digest(body)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.lifecycle.job import NewJob
+from holdfast.lifecycle.job import DraftEvent, NewJob
 from holdfast.lifecycle.policy import needs_key, policy_key
 from holdfast.lifecycle.times import NOW, encode
 from holdfast.stores.columns import created_text, tuple_text
@@ -13,6 +13,8 @@ from holdfast.stores.columns import created_text, tuple_text
 
 def dense(column: list[Any]) -> list[Any]:
     """Send a column that is NULL throughout as an empty array."""
+    if column and column[0] is not None:
+        return column
     return column if column.count(None) < len(column) else []
 
 
@@ -20,9 +22,15 @@ def submit_arrays(jobs: Sequence[NewJob]) -> list[Any]:
     """Lay out a submit: a row per job, and once per group what its jobs share."""
     numbers: dict[tuple[Any, ...], int] = {}
     texts: list[str] = []
-    rows = []
+    rows: list[tuple[Any, ...]] = []
+    last: DraftEvent | None = None
+    number = 0
     for job in jobs:
-        record, event = job.record, job.event
+        event = job.event
+        if last is not None and _asks_alike(last, event):
+            rows.append(_submit_row(job, number, rows[-1][_TEXT]))
+            continue
+        record, last = job.record, event
         group = (
             needs_key(record.needs),
             policy_key(record.policy),
@@ -44,6 +52,21 @@ def submit_arrays(jobs: Sequence[NewJob]) -> list[Any]:
         rows.append(_submit_row(job, number, None if text == texts[number - 1] else text))
     by_job = [dense(list(column)) for column in zip(*rows, strict=True)]
     return [*by_job, *[list(column) for column in zip(*numbers, strict=True)], texts]
+
+
+_TEXT = 2
+"""Where a job's row has its text."""
+
+
+def _asks_alike(one: DraftEvent, other: DraftEvent) -> bool:
+    """Whether two first events say the same for certain: what many share was made once."""
+    return (
+        one.created is other.created
+        and one.to_state is other.to_state
+        and one.facts is other.facts
+        and one.actor == other.actor
+        and one.reason == other.reason
+    )
 
 
 def _submit_row(job: NewJob, group: int, text: str | None) -> tuple[Any, ...]:

@@ -131,7 +131,8 @@ class Base:
 
     async def remember(self, jobs: Sequence[NewJob]) -> None:
         """Write policies and needs down before the first job that names them."""
-        policies = {policy_key(job.record.policy): job.record.policy for job in jobs}
+        asked = {id(job.record.policy): job.record.policy for job in jobs}
+        policies = {policy_key(policy): policy for policy in asked.values()}
         new = {key: value for key, value in policies.items() if key not in self._seen.policies}
         if new:
             await self._fetch(

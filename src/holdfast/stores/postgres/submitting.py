@@ -109,13 +109,19 @@ class Submitting(Reading):
             return []
         await self.remember(jobs)
         # Once each: a caller that sends again may meet its first try in the same batch.
-        outcomes = await self._submit_some(list({job.record.id: job for job in jobs}.values()))
+        # By number: an id's own hash is a Python function.
+        once = {job.record.id.int: job for job in jobs}
+        outcomes = await self._submit_some(list(once.values()))
         self._wake.tell({job.record.queue for job in jobs})
-        return [outcomes[job.record.id] for job in jobs]
+        if len(once) == len(jobs):
+            return outcomes
+        by_id = dict(zip(once, outcomes, strict=True))
+        return [by_id[job.record.id.int] for job in jobs]
 
     async def _submit_some(
         self, jobs: Sequence[NewJob], *, settle: bool = False
-    ) -> dict[JobId, SubmitOutcome]:
+    ) -> list[SubmitOutcome]:
+        """Insert jobs, each with another id; answers in their order."""
         try:
             return await self._run(self._submitter(jobs, settle=settle), keep=DATA_ERRORS)
         except DATA_ERRORS as error:
@@ -123,20 +129,21 @@ class Submitting(Reading):
                 # An earlier try, given up for lost, has committed after all.
                 return await self._submit_some(jobs, settle=True)
             if len(jobs) == 1:
-                return {jobs[0].record.id: _refused(error)}
+                return [_refused(error)]
         half = len(jobs) // 2
         first = await self._submit_some(jobs[:half], settle=settle)
-        return first | await self._submit_some(jobs[half:], settle=settle)
+        return first + await self._submit_some(jobs[half:], settle=settle)
 
     def _submitter(self, jobs: Sequence[NewJob], *, settle: bool = False) -> Any:
         plain = not settle and not any(job.keys for job in jobs)
 
-        async def work(connection: Connection, tries: int) -> dict[JobId, SubmitOutcome]:
+        async def work(connection: Connection, tries: int) -> list[SubmitOutcome]:
             if plain and not tries:
                 now = await insert_jobs(connection, jobs)
-                return {job.record.id: _submitted(job, now) for job in jobs}
+                return [_submitted(job, now) for job in jobs]
             async with connection.transaction():
-                return await self._submit_with_keys(connection, jobs)
+                outcomes = await self._submit_with_keys(connection, jobs)
+                return [outcomes[job.record.id] for job in jobs]
 
         return work
 

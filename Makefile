@@ -9,6 +9,8 @@ SECONDS ?= 120
 SEED ?=
 # Make `make bench` small: under four minutes once the peers are installed.
 QUICK ?=
+# How long `make soak` takes.
+MINUTES ?= 30
 # How often `make step-kills` kills.
 KILLS ?= 200
 
@@ -51,8 +53,8 @@ chaos: $(STAMP) system-packages ## a seeded nemesis over workers and stores: SEC
 step-kills: $(STAMP) system-packages ## kill -9 between a step's effect and its record, on each store: KILLS=200
 	KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/crashes/test_step_effects.py $(ARGS)
 
-soak: $(STAMP) system-packages ## a steady load; throughput and sizes must stay flat
-	@$(call run_part,bench/soak.py,-m bench.soak,issue 5)
+soak: $(STAMP) system-packages ## a steady load; throughput and sizes must stay flat: MINUTES=30
+	@$(BIN)/python -m bench.soak --minutes $(MINUTES) $(ARGS)
 
 requirements: $(STAMP) ## each requirement with its tests, the open ones, and the count
 	@$(BIN)/python -m tools.requirements $(ARGS)

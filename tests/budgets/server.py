@@ -25,7 +25,8 @@ FROM pg_stat_statements AS s JOIN pg_database AS d ON d.oid = s.dbid
 WHERE d.datname = '{}' AND s.query !~ 'pg_stat_reset' ORDER BY s.calls DESC
 """
 ROWS = """
-SELECT relname, n_tup_ins, n_tup_upd, n_tup_hot_upd, n_tup_del, pg_total_relation_size(relid)
+SELECT relname, n_tup_ins, n_tup_upd, n_tup_hot_upd, n_tup_del, pg_total_relation_size(relid),
+    coalesce(idx_scan, 0) + seq_scan
 FROM pg_stat_user_tables
 """
 POSITION = "SELECT pg_current_xact_id(), pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
@@ -39,6 +40,8 @@ class Rows(Struct, frozen=True):
     hot: int
     deleted: int
     bytes: int
+    looks: int
+    """How often an index of it was entered, or all of it read."""
 
     @property
     def written(self) -> int:
@@ -80,18 +83,27 @@ class Server:
         # Just after a checkpoint every page that is touched goes to the WAL whole, once.
         self._cluster.sql("CHECKPOINT")
         self._cluster.sql("SELECT pg_stat_statements_reset()")
-        self._cluster.sql("SELECT pg_stat_reset()", self._name)
         transactions, position = self._position()
-        work()
-        # What a backend counted is complete only when it has ended.
-        wait_until(lambda: self._backends() == 0, "all backends to end")
+        rows = self.watch_rows(work)
         transactions_after, position_after = self._position()
         return Seen(
             statements=self._statements(),
             transactions=transactions_after - transactions - 1,
             wal_bytes=position_after - position,
-            rows=self._rows(),
+            rows=rows,
         )
+
+    def watch_rows(self, work: Callable[[], object]) -> dict[str, Rows]:
+        """Do some work and tell what became of the rows; any server can."""
+        self._end_of_backends()
+        self._cluster.sql("SELECT pg_stat_reset()", self._name)
+        work()
+        self._end_of_backends()
+        return self._rows()
+
+    def _end_of_backends(self) -> None:
+        """What a backend counted is complete only when it has ended."""
+        wait_until(lambda: self._backends() == 0, "all backends to end")
 
     def _position(self) -> tuple[int, int]:
         transaction, position = self._cluster.sql(POSITION, self._name).split("|")

@@ -200,7 +200,10 @@ LOOK_UPS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "of a key": (("FROM keys WHERE tenant = $1",), {"keys": "keys_pkey"}),
     "of what is due": (("wake_at <= $1",), {"jobs": "jobs_wake"}),
     "of leases": (("WHERE expires_at <= $1",), {"claims": "claims_expires claims_epoch"}),
-    "of what is held": (("WHERE c.owner = $1",), {"claims": "claims_owner", "jobs": "jobs_pkey"}),
+    "of what is held": (
+        ("WHERE c.owner = $1",),
+        {"claims": "claims_owner claims_pkey", "jobs": "jobs_pkey"},
+    ),
     "of a claim": (("WHERE c.request_id = $1",), {"claims": "claims_pkey"}),
     "of the tail": (("SELECT xid,", "ORDER BY xid"), {"events": "events_ranges"}),
     "of old heartbeats": (("b.at < $1",), {"beats": "beats_at Tid Scan"}),

@@ -420,10 +420,11 @@ SELECT {{columns.jobs}} FROM jobs WHERE wake_at <= $1 ORDER BY wake_at LIMIT $2
 -- name: due_claims
 -- Claims of which a lease may have passed, or which were made before a restore.
 SELECT request_id, ids, at FROM (
-    (SELECT request_id, ids, at, expires_at FROM claims
+    (SELECT request_id, CASE WHEN held THEN ids ELSE '{}' END AS ids, at, expires_at FROM claims
      WHERE expires_at <= $1 ORDER BY expires_at LIMIT $3)
     UNION
-    (SELECT request_id, ids, at, expires_at FROM claims WHERE epoch < $2 LIMIT $3)) AS c
+    (SELECT request_id, CASE WHEN held THEN ids ELSE '{}' END, at, expires_at FROM claims
+     WHERE epoch < $2 LIMIT $3)) AS c
 ORDER BY expires_at LIMIT $3
 
 -- name: due_leases
@@ -477,11 +478,22 @@ SELECT id FROM (
 ORDER BY id LIMIT $2
 
 -- name: owned
--- What an owner holds.
-SELECT {{columns.jobs.j}} FROM claims AS c
-CROSS JOIN LATERAL unnest(c.ids) AS k(id)
-JOIN jobs AS j ON j.id = ANY (ARRAY[k.id]) AND j.owner = $1
-WHERE c.owner = $1
+-- What an owner holds. A claim of which it holds nothing any more is not looked at again: else
+-- each look would read all that was claimed in the minutes for which claims are remembered.
+WITH found AS MATERIALIZED (
+    SELECT c.request_id, {{columns.jobs.j}} FROM claims AS c
+    CROSS JOIN LATERAL unnest(c.ids) AS k(id)
+    JOIN jobs AS j ON j.id = ANY (ARRAY[k.id]) AND j.owner = $1
+    WHERE c.owner = $1 AND c.held
+),
+over AS (
+    UPDATE claims SET held = false WHERE request_id = ANY (ARRAY(
+        SELECT c.request_id FROM claims AS c
+        WHERE c.owner = $1 AND c.held AND c.request_id NOT IN (SELECT request_id FROM found)
+        -- A sweep that just looks at it may wait for us; so we wait for nobody.
+        FOR UPDATE SKIP LOCKED))
+)
+SELECT {{columns.jobs}} FROM found
 
 -- name: add_claims
 -- An adopted or rebuilt job gets a claim of its own, for those who look for what is held.
@@ -630,7 +642,8 @@ SELECT id, tenant, kind, key, digest FROM keys WHERE id > $1 AND id <= $2
 -- Jobs between two ids that are held though no claim of their owner names them.
 SELECT id FROM jobs AS j WHERE id > $1 AND id <= $2 AND owner IS NOT NULL AND NOT EXISTS (
     -- OFFSET 0: looked up by owner for each job, never joined as a whole.
-    SELECT 1 FROM claims AS c WHERE c.owner = j.owner AND j.id = ANY (c.ids) OFFSET 0)
+    SELECT 1 FROM claims AS c WHERE c.owner = j.owner AND c.held AND j.id = ANY (c.ids)
+    OFFSET 0)
 
 -- name: dictionary
 -- All policies and needs, with what of them stands in columns.

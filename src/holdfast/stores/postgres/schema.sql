@@ -299,12 +299,14 @@ CREATE TABLE claims (
     expires_at bigint NOT NULL,
     epoch integer NOT NULL,
     owner text NOT NULL,
-    ids uuid[] NOT NULL
+    ids uuid[] NOT NULL,
+    -- False once nothing of it is held any more, as its owner has seen: it is remembered only.
+    held boolean NOT NULL DEFAULT true
 );
 -- Long but random: to try to compress them costs 4 % of a claim.
 ALTER TABLE claims ALTER ids SET STORAGE EXTERNAL;
 CREATE INDEX claims_expires ON claims (expires_at);
-CREATE INDEX claims_owner ON claims (owner);
+CREATE INDEX claims_owner ON claims (owner) WHERE held;
 CREATE INDEX claims_epoch ON claims (epoch);
 
 CREATE TABLE keys (

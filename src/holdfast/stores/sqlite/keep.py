@@ -53,6 +53,11 @@ def due(turn: Turn, limit: int) -> Due:
     return Due(now=turn.now, epoch=turn.epoch, jobs=jobs, more=more or len(found) > limit)
 
 
+def close_claims(turn: Turn, requests: Sequence[str]) -> None:
+    """Look no more at claims of which nothing is held."""
+    turn.write("close_claims", [(request,) for request in requests])
+
+
 def _is_lost(turn: Turn, job: Job) -> bool:
     return (job.lease_expires_at or 0) <= turn.now or (job.epoch or 1) < turn.epoch
 

@@ -269,11 +269,11 @@ SELECT {{columns.jobs}} FROM jobs WHERE wake_at <= ? ORDER BY wake_at LIMIT ?
 
 -- name: due_claims
 -- Claims of which a lease may have passed, or which were made before a restore.
-SELECT request_id, ids, at FROM (
-    SELECT * FROM (SELECT request_id, ids, at, expires_at FROM claims
+SELECT request_id, CASE held WHEN 1 THEN ids ELSE x'' END, at FROM (
+    SELECT * FROM (SELECT request_id, ids, at, expires_at, held FROM claims
         WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?3)
     UNION
-    SELECT * FROM (SELECT request_id, ids, at, expires_at FROM claims
+    SELECT * FROM (SELECT request_id, ids, at, expires_at, held FROM claims
         WHERE epoch < ?2 LIMIT ?3)) AS c
 ORDER BY expires_at LIMIT ?3
 
@@ -317,12 +317,17 @@ SELECT id FROM (
 ORDER BY id LIMIT ?2
 
 -- name: owned
--- The claims of an owner.
-SELECT ids FROM claims WHERE owner = ?
+-- The claims of an owner of which it may hold something.
+SELECT request_id, ids FROM claims WHERE owner = ? AND held = 1
 
 -- name: owned_job
 -- A job, if that owner holds it.
 SELECT {{columns.jobs}} FROM jobs WHERE id = ? AND owner = ?
+
+-- name: close_claims
+-- Look at a claim no more of which its owner holds nothing: it is remembered only.
+-- differs from postgres: there the look itself closes it.
+UPDATE claims SET held = 0 WHERE request_id = ?
 
 -- name: counts
 -- Summaries.
@@ -446,7 +451,7 @@ SELECT id, tenant, kind, key, digest FROM keys WHERE id > ? AND id <= ?
 -- name: ledger_unclaimed
 -- Jobs between two ids that are held though no claim of their owner names them.
 SELECT id FROM jobs AS j WHERE id > ? AND id <= ? AND owner IS NOT NULL AND NOT EXISTS (
-    SELECT 1 FROM claims AS c WHERE c.owner = j.owner AND instr(c.ids, j.id) > 0)
+    SELECT 1 FROM claims AS c WHERE c.owner = j.owner AND c.held = 1 AND instr(c.ids, j.id) > 0)
 
 -- name: dictionary
 -- All policies and needs, with what of them stands in columns.

@@ -105,13 +105,16 @@ def tail(session: Session, cursor: str | None, limit: int) -> Tail:
     )
 
 
-def owned(session: Session, owner: str) -> list[Job]:
-    """List what an owner holds."""
+def owned(session: Session, owner: str) -> tuple[list[Job], list[str]]:
+    """List what an owner holds, and its claims of which it holds nothing any more."""
     found: dict[JobId, Job] = {}
-    for (ids,) in session.rows("owned", (owner,)):
-        for id_ in split_ids(ids):
-            found |= {job.id: job for job in session.jobs("owned_job", (id_, owner))}
-    return sorted(found.values(), key=lambda job: job.id.int)
+    over = []
+    for request_id, ids in session.rows("owned", (owner,)):
+        held = [job for id_ in split_ids(ids) for job in session.jobs("owned_job", (id_, owner))]
+        found |= {job.id: job for job in held}
+        if not held:
+            over.append(request_id)
+    return sorted(found.values(), key=lambda job: job.id.int), over
 
 
 def split_ids(ids: bytes) -> list[bytes]:

@@ -194,8 +194,11 @@ class SqliteStore:
         return await self._write(lambda turn: keep.due(turn, limit))
 
     async def owned(self, owner: str) -> list[Job]:
-        """List what an owner holds."""
-        return await self._read(lambda session: read.owned(session, owner))
+        """List what an owner holds; claims of which it holds nothing are not looked at again."""
+        jobs, over = await self._read(lambda session: read.owned(session, owner))
+        if over:
+            await self._write(lambda turn: keep.close_claims(turn, over))
+        return jobs
 
     async def marked(self, *, limit: int = 500) -> list[Mark]:
         """List marks, the oldest first."""

@@ -190,6 +190,18 @@ class Sweeping:
 
         assert await store.owned("worker-1") == [second]
 
+    async def test_an_owner_that_held_nothing_is_told_what_it_claims_later(
+        self, store: Store
+    ) -> None:
+        job = await running_job(store, owner="worker-1")
+        adopted = await do(store, job, c.Adopt(actor=_host("worker-2")))
+        assert await store.owned("worker-1") == []
+        back = await do(store, adopted, c.Adopt(actor=_host("worker-1")))
+        claimed = await claimed_job(store, owner="worker-1")
+
+        for _ in range(2):
+            assert await store.owned("worker-1") == sorted([back, claimed], key=lambda job: job.id)
+
 
 def _host(name: str) -> Actor:
     return Actor(Role.HOST, name)

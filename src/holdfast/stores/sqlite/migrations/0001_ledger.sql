@@ -250,10 +250,12 @@ CREATE TABLE claims (
     expires_at INTEGER NOT NULL,
     epoch INTEGER NOT NULL,
     owner TEXT NOT NULL,
-    ids BLOB NOT NULL
+    ids BLOB NOT NULL,
+    -- 0 once nothing of it is held any more, as its owner has seen: it is remembered only.
+    held INTEGER NOT NULL DEFAULT 1
 ) STRICT;
 CREATE INDEX claims_expires ON claims (expires_at);
-CREATE INDEX claims_owner ON claims (owner);
+CREATE INDEX claims_owner ON claims (owner) WHERE held = 1;
 CREATE INDEX claims_epoch ON claims (epoch);
 
 CREATE TABLE keys (

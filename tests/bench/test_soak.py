@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from bench.soak import soak, table
 from bench.soak_app import app
 from bench.soak_verdict import Window, judge, kept_up
-from tests.support.postgres import PostgresCluster
 
 CALM = Window(
     seconds=0,
@@ -112,9 +111,8 @@ def app_elsewhere() -> Iterator[None]:
 
 
 @pytest.mark.live
-def test_a_short_soak_runs_and_verifies(
-    postgres_cluster: PostgresCluster, postgres_url: str, app_elsewhere: None
-) -> None:
+@pytest.mark.usefixtures("app_elsewhere")
+def test_a_short_soak_runs_and_verifies(postgres_url: str) -> None:
     result = asyncio.run(soak(postgres_url, minutes=5 / 60, rate=20, count=5))
     assert result.verified
     assert len(result.windows) == 5

@@ -147,8 +147,8 @@ DIFFERENT_BLOCKS = {
     "sqlite has no locks to spare, so it merges ranges as they are": {"claim_arm"},
     "sqlite writes rows one statement at a time, where postgres has one for all": {
         "event", "beat", "count", "claim_event", "claimed", "claimed_under", "commit_fenced",
-        "owned_job", "close_claims", "policy", "need", "first_event", "last_seal", "queue", "paused",
-        "forget_workers", "mark", "mark_parent",
+        "owned_job", "close_claims", "policy", "need", "first_event", "last_seal", "queue",
+        "paused", "forget_workers", "mark", "mark_parent",
     },
     "postgres writes what a batch has of heartbeats in the same statement": {"commit_beats"},
     "postgres reads by arrays of keys": {"policies"},

@@ -80,6 +80,9 @@ def main() -> int:
     report.show(results, console)
     if given.source is None:
         console.print(f"written to {RESULTS.relative_to(ROOT)}")
+    if given.write_docs and results.quick:
+        errors.print("a quick run does not go into the docs: its figures show nothing")
+        return 2
     if given.write_docs:
         write_docs(results, given.source or RESULTS)
     if results.broken is not None:

@@ -50,7 +50,7 @@ def draw(results: dict[str, Any], target: Path) -> None:
         _panel(axis, panel[0], bars(results, *panel[1:]))
     for axis in axes.flat[len(chosen) :]:
         axis.set_visible(False)
-    figure.suptitle("Medians; the lines are the range of the rounds; logarithmic scale")
+    figure.suptitle("Medians; the lines are the range of the rounds")
     figure.tight_layout()
     figure.savefig(target, dpi=110)
 
@@ -61,10 +61,16 @@ def _panel(axis: Any, title: str, found: dict[str, list[float]]) -> None:
     low = [middle - min(found[name]) for name, middle in zip(names, middles, strict=True)]
     high = [max(found[name]) - middle for name, middle in zip(names, middles, strict=True)]
     colours = [OURS if name.startswith(("holdfast", "store")) else OTHERS for name in names]
-    axis.barh(names, middles, xerr=[low, high], color=colours, error_kw={"linewidth": 0.8})
-    axis.set_xscale("log")
+    # From zero and not logarithmic: else the length of a bar would say nothing.
+    drawn = axis.barh(names, middles, xerr=[low, high], color=colours, error_kw={"linewidth": 0.8})
+    axis.bar_label(drawn, [_number(middle) for middle in middles], padding=4, fontsize=8)
+    axis.margins(x=0.15)
     axis.set_title(title, fontsize=10)
     axis.tick_params(labelsize=8)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
 if __name__ == "__main__":

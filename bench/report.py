@@ -20,7 +20,12 @@ PICTURE = "![Drains, submits and latencies of all contestants](performance.png)"
 IDEAL_SLEEPERS = 10_000
 STEPS = 10
 MEGABYTE = 1_000_000
-STYLES = {Verdict.STRETCH: "green", Verdict.MET: "green", Verdict.MISSED: "bold red"}
+STYLES = {
+    Verdict.STRETCH: "green",
+    Verdict.MET: "green",
+    Verdict.MISSED: "bold red",
+    Verdict.SHORT: "yellow",
+}
 
 
 class Sheet(Struct, frozen=True, kw_only=True):
@@ -63,15 +68,8 @@ def targets_sheet(measured: Measured) -> Sheet:
     return Sheet(
         title="Targets",
         headings=("measure", "must", "stretch", "found (its worst condition)", "verdict"),
-        rows=[
-            (one.measure, _finite(one.must), one.stretch, one.shown, str(one.verdict))
-            for one in judged
-        ],
+        rows=[(one.measure, one.must, one.stretch, one.shown, str(one.verdict)) for one in judged],
     )
-
-
-def _finite(mark: str) -> str:
-    return "" if "inf" in mark else mark
 
 
 class Spot(Struct, frozen=True):

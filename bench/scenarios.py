@@ -35,20 +35,23 @@ class Scale(Struct, frozen=True, kw_only=True):
     """Finished jobs before the last drain of the growth: four events each."""
     larger: bool = True
     """Whether drains of twice the jobs and by two processes are measured, too."""
+    peers_everywhere: bool = True
+    """Whether peers take part in singles and payloads, too."""
 
 
 QUICK = Scale(
     jobs=8_000,
     slow_jobs=200,
     singles=300,
-    samples=30,
+    samples=20,
     payloads=((KILOBYTE, 2_000), (100 * KILOBYTE, 100)),
     sleepers=3_000,
     steps=200,
     signals=200,
     growth=(1_000, 10_000),
-    history=0,
+    history=12_000,
     larger=False,
+    peers_everywhere=False,
 )
 
 
@@ -62,6 +65,11 @@ class Field(Struct, frozen=True, kw_only=True):
     def named(self, *names: str) -> list[Contestant]:
         """Find some by name."""
         return [one for one in self.contestants if one.name in names]
+
+    def everywhere(self) -> list[Contestant]:
+        """Give those with a worker, each once, for what not every scale measures of peers."""
+        found = [one for one in self.contestants if one.ours or self.scale.peers_everywhere]
+        return [one for one in found if one.first and one.name not in (STORE, STORE_SQLITE)]
 
     def jobs(self, one: Contestant, usual: int) -> int:
         """Tell how many jobs it gets."""
@@ -112,8 +120,8 @@ def singles(field: Field) -> Iterator[Cell]:
     """List single submits, one by one and from many callers."""
     for callers in (1, CALLERS):
         name = "one by one" if callers == 1 else f"{callers} callers"
-        for one in _with_workers(field):
-            jobs = min(field.jobs(one, field.scale.singles), field.scale.singles)
+        for one in field.everywhere():
+            jobs = field.jobs(one, field.scale.singles)
             jobs = jobs if callers == 1 else jobs * 5
             yield _cell("single", name, one, jobs, measuring.single, callers=callers)
 
@@ -150,8 +158,8 @@ def half_load(measured: Measured, contestant: str) -> float | None:
 def payloads(field: Field) -> Iterator[Cell]:
     """List drains of larger jobs."""
     for size, jobs in field.scale.payloads:
-        for one in field.contestants:
-            if one.first and not one.slow and one.name not in (STORE, STORE_SQLITE):
+        for one in field.everywhere():
+            if not one.slow:
                 name = f"{size // KILOBYTE:,} KB, {_engine(one)}"
                 yield _cell("payload", name, one, jobs, measuring.drain, analysed=True, bytes=size)
 

@@ -40,6 +40,12 @@ def test_without_a_stretch_the_must_is_all() -> None:
     assert verdict(_target(stretch=None), 99.0) is Verdict.MET
 
 
+def test_a_missed_stretch_is_told_where_there_is_nothing_else() -> None:
+    target = _target(must=None, stretch=2.0, below=True)
+    assert verdict(target, 2.0) is Verdict.SHORT
+    assert verdict(target, 1.9) is Verdict.STRETCH
+
+
 def test_the_worst_condition_is_judged() -> None:
     found = [("easy", 9.0), ("hard", 1.0), ("fair", 2.0)]
     judged = judge(_target(find=lambda _: iter(found)), Measured())

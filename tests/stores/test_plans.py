@@ -266,6 +266,18 @@ async def test_events_of_a_type_are_found_by_an_index_whether_rare_or_common(
     await connection.close()
 
 
+async def test_events_are_vacuumed_by_their_number_and_not_by_their_share(
+    postgres_url: str,
+) -> None:
+    connection = await connected(postgres_url)
+    asked = "SELECT unnest(reloptions) FROM pg_class WHERE oid = 'events'::regclass"
+    options = dict(row[0].split("=") for row in await connection.fetch(asked))
+    await connection.close()
+    assert float(options["autovacuum_vacuum_insert_scale_factor"]) == 0
+    # A read of the tail reads so many that are in no block range yet: 8 MB of them.
+    assert int(options["autovacuum_vacuum_insert_threshold"]) <= 50_000
+
+
 @pytest.fixture(scope="module")
 def sqlite_plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """How SQLite would run what the store sends."""

@@ -161,7 +161,9 @@ CREATE TABLE events (
     CONSTRAINT legal_event CHECK ({{law.postgres.event_check}}),
     CONSTRAINT first_event CHECK ((rev = 1) = (from_state IS NULL)),
     CONSTRAINT body_has_digest CHECK (body IS NULL OR digest IS NOT NULL)
-);
+-- Only a vacuum enters new events into their block ranges; until then each read of the tail reads
+-- them all. So it comes by their number, which is bounded, and not by their share of the table.
+) WITH (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000);
 -- One for both: each search may use either column, and every event pays for one index only.
 CREATE INDEX events_ranges ON events USING brin (at, xid) WITH (pages_per_range = 32);
 CREATE INDEX events_type ON events (type, at) WHERE type > {{event.job_succeeded}};

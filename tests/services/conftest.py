@@ -11,6 +11,8 @@ import pytest
 from holdfast.app import Holdfast
 from holdfast.flow.verify import Problem, verify
 from holdfast.stores.postgres.migrate import migrate
+from tests.crashes.waiting import until
+from tests.services.silence import Silence
 from tests.support.postgres import PostgresCluster
 
 
@@ -36,3 +38,12 @@ async def app(url: str) -> AsyncIterator[Holdfast]:
         problems: list[Problem] = []
         await verify(await opened.store(), on_problem=problems.append)
         assert problems == []
+
+
+@pytest.fixture
+async def silence() -> AsyncIterator[Silence]:
+    """What silences stores; at the end all that waits for them goes on, and lets go."""
+    silence = Silence()
+    yield silence
+    silence.on.clear()
+    await until(lambda: silence.stores == 0, "what was left behind to end")

@@ -3,69 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from holdfast.app import Holdfast
-from holdfast.ports import Store
 from holdfast.services import worker as services_worker
+from holdfast.services.desk import Desk
 from holdfast.services.worker import Worker
-from holdfast.wiring import make_store, read_address
-from tests.crashes.waiting import until
+from tests.services.silence import Silence, troubled_app
 from tests.services.test_worker import LIMIT
-
-
-class Silence:
-    """Comes over all stores of an app at once, and goes."""
-
-    def __init__(self) -> None:
-        """Let everybody speak."""
-        self.on = threading.Event()
-        self.stores = 0
-        """How many are open."""
-
-
-class Silent:
-    """A store that does what another one does, and answers nothing while there is silence."""
-
-    def __init__(self, store: Store, silence: Silence) -> None:
-        """Stand in front of a store."""
-        self._store = store
-        self._silence = silence
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Let calls through as long as there is somebody to answer them."""
-
-        async def call(*args: Any, **named: Any) -> Any:
-            while self._silence.on.is_set():  # noqa: ASYNC110  the keeper's thread has a loop too
-                await asyncio.sleep(0.02)
-            return await getattr(self._store, name)(*args, **named)
-
-        return call
-
-    async def open(self) -> None:
-        """Open the real one."""
-        self._silence.stores += 1
-        await self._store.open()
-
-    async def close(self) -> None:
-        """Close the real one, which takes as long as the silence does."""
-        while self._silence.on.is_set():  # noqa: ASYNC110  as above
-            await asyncio.sleep(0.02)
-        await self._store.close()
-        self._silence.stores -= 1
-
-
-@pytest.fixture
-async def silence() -> AsyncIterator[Silence]:
-    """What silences a store; at the end all that waits for it goes on, and lets go."""
-    silence = Silence()
-    yield silence
-    silence.on.clear()
-    await until(lambda: silence.stores == 0, "what was left behind to end")
 
 
 @pytest.fixture
@@ -73,11 +20,7 @@ def troubled(url: str, silence: Silence, monkeypatch: pytest.MonkeyPatch) -> Hol
     """An app whose stores can be silenced, and whose workers do not wait for them for long."""
     monkeypatch.setattr(services_worker, "WRITE_LIMIT_SECONDS", 0.5)
     monkeypatch.setattr(services_worker, "LET_GO_SECONDS", 0.5)
-
-    def silent() -> Any:
-        return Silent(make_store(read_address(url)), silence)
-
-    return Holdfast(store=silent, unbounded_leases=True)
+    return troubled_app(url, silence)
 
 
 async def end(worker: Worker) -> None:
@@ -133,3 +76,31 @@ async def test_a_worker_that_is_hurried_waits_no_longer_for_its_store(
     worker.hurry()
     await ending
     assert worker.failed is not None
+
+
+async def test_an_embedded_worker_a_part_of_which_died_lets_go_of_its_jobs_and_tells_it(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[str] = []
+
+    @app.task(lease="500ms", heartbeat="250ms", backoff="1ms")
+    async def short() -> str:
+        runs.append("run")
+        return "done"
+
+    def dies(desk: Desk, *_: Any) -> None:
+        raise RuntimeError("a part died")
+
+    job = await short.submit()
+    worker = app.worker(tick="50ms", grace="1h")
+    await worker.__aenter__()
+    with monkeypatch.context() as broken:
+        broken.setattr(Desk, "_decide", dies)
+        await asyncio.wait_for(worker.stopped(), LIMIT)
+    # It is not left yet: a keeper that went on would keep the job for ever.
+    async with app.worker(tick="50ms"):
+        assert await job.result(LIMIT) == "done"
+    with pytest.raises(RuntimeError, match="a part died"):
+        await end(worker)
+    assert len(runs) == 2
+    assert isinstance(worker.failed, RuntimeError)

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
 
 from holdfast import Context
 from holdfast.app import Holdfast
+from holdfast.jobs import JobHandle
+from holdfast.lifecycle.job import Change
+from holdfast.lifecycle.states import EventType, State
+from holdfast.ports import Outcome
+from holdfast.services import attempts
+from holdfast.wiring import make_store, read_address
+from tests.crashes.waiting import until
+from tests.crashes.wrapped import Wrapped
 from tests.services.test_worker import LIMIT
 
 
@@ -28,3 +40,57 @@ async def test_progress_after_the_end_does_not_cost_the_outcome(app: Holdfast) -
         assert [await job.result(LIMIT) for job in jobs] == [7] * 5
     await asyncio.gather(*left)
     assert {job.record.attempt for job in jobs} == {1}
+
+
+class HoldingProgress(Wrapped):
+    """A store that is told of progress, and takes its time."""
+
+    gate: asyncio.Event
+
+    async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
+        """Wait with what brings progress."""
+        if EventType.PROGRESSED in {change.event.type for change in changes}:
+            await self.gate.wait()
+        return await self.store.commit(changes)
+
+
+async def test_progress_does_not_speak_over_the_word_that_a_handler_cannot_be_killed(
+    app: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "KILL_PATIENCE_SECONDS", 0.1)
+    HoldingProgress.gate = asyncio.Event()
+    slow = Holdfast(store=lambda: HoldingProgress(make_store(read_address(url))))
+    begun, may_speak, spoke, let_go = (asyncio.Event() for _ in range(4))
+
+    async def deaf_until(event: asyncio.Event) -> None:
+        while not event.is_set():
+            with suppress(asyncio.CancelledError):
+                await event.wait()
+
+    @slow.task(cancel_grace="0s")
+    async def deaf(ctx: Context) -> None:
+        ctx.progress("before the kill, and on its way until long after")
+        begun.set()
+        await deaf_until(may_speak)
+        ctx.progress("after the kill")
+        spoke.set()
+        await deaf_until(let_go)
+        raise asyncio.CancelledError
+
+    async with slow, slow.worker(tick=0.05) as worker:
+        job = await deaf.submit()
+        await asyncio.wait_for(begun.wait(), LIMIT)
+        await job.cancel(hard=True)
+        await until(lambda: worker.meters.unkillable == 1, "the kill to have no effect")
+        may_speak.set()
+        await asyncio.wait_for(spoke.wait(), LIMIT)
+        HoldingProgress.gate.set()
+        try:
+            await until(lambda: _is_unkillable(job), "the ledger to say so", limit=10)
+        finally:
+            let_go.set()
+        assert await job.wait(LIMIT) is State.CANCELLED
+
+
+async def _is_unkillable(job: JobHandle[None]) -> bool:
+    return "unkillable" in [event.facts.get("kill") for event in await job.events()]

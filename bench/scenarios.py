@@ -40,8 +40,8 @@ class Scale(Struct, frozen=True, kw_only=True):
 
 
 QUICK = Scale(
-    jobs=8_000,
-    slow_jobs=200,
+    jobs=5_000,
+    slow_jobs=100,
     singles=300,
     samples=20,
     payloads=((KILOBYTE, 2_000), (100 * KILOBYTE, 100)),

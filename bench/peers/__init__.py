@@ -89,7 +89,7 @@ PEERS: tuple[Peer, ...] = (
     Peer(
         name="awa-pg",
         engine="postgresql",
-        modes=(("batched", "200 workers, claims of 500"),),
+        modes=(("batched", "500 workers, claims of 500"),),
         environment=_python("awa-pg", {"awa-pg": "0.6.9"}),
         program="awa_peer.py",
     ),

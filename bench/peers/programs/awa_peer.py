@@ -11,18 +11,17 @@ from protocol import (
     Answer,
     Latencies,
     Progress,
-    Stopwatch,
     by_callers,
-    chunks,
+    by_chunks,
     main,
     over_by_signal,
     patience,
 )
 
-WORKERS = 200
+WORKERS = 500
 CLAIM = 500
 CONNECTIONS = 20
-FILL = 5_000
+FILL = 2_000
 
 # Its view of all jobs takes minutes for what these sums tell at once: a ready entry stays until
 # its segment is pruned, together with the batches of receipts that end it.
@@ -51,10 +50,9 @@ async def fill(arguments: argparse.Namespace) -> Answer:
     job = Noop("x" * (arguments.bytes or 1))
     async with opened(arguments) as client:
         await count_left(client)
-        stopwatch = Stopwatch()
-        for size in chunks(arguments.jobs, FILL):
-            await client.enqueue_many_copy([job] * size)
-        return stopwatch.read(arguments.jobs)
+        return await by_chunks(
+            arguments.jobs, FILL, lambda size: client.enqueue_many_copy([job] * size)
+        )
 
 
 async def single(arguments: argparse.Namespace) -> Answer:
@@ -133,7 +131,7 @@ if __name__ == "__main__":
     main(
         package="awa-pg",
         keeps="the job's entry and a receipt of its end, until its segment is pruned",
-        settings=f"queue storage, LISTEN on; filled by COPY of {FILL:,}",
+        settings=f"queue storage, LISTEN on; filled by COPY of {FILL:,}, two at once",
         verbs={
             "setup": setup,
             "fill": fill,

@@ -2,14 +2,13 @@
 
 import {
   byCallers,
-  chunks,
+  byChunks,
   latencies,
   load,
   main,
   options,
   payload,
   progress,
-  stopwatch,
   untilNone,
 } from "./protocol.mjs";
 
@@ -19,7 +18,7 @@ const { Client } = load("pg");
 const QUEUE = "bench";
 const BATCH = 500;
 const LOOPS = 2;
-const FILL = 5_000;
+const FILL = 2_000;
 const LEAST_POLLING_SECONDS = 0.5;
 
 async function opened(more = {}) {
@@ -46,11 +45,7 @@ async function setup() {
 async function fill() {
   const job = { name: QUEUE, data: payload() };
   const boss = await opened();
-  const read = stopwatch();
-  for (const size of chunks(options.jobs, FILL)) {
-    await boss.insert(new Array(size).fill(job));
-  }
-  return read(options.jobs);
+  return byChunks(FILL, (size) => boss.insert(new Array(size).fill(job)));
 }
 
 async function single() {
@@ -111,6 +106,6 @@ async function latency() {
 await main({
   name: "pg-boss",
   keeps: "the job's row, archived after twelve hours",
-  settings: `filled by ${FILL.toLocaleString("en")}; latency at ${LEAST_POLLING_SECONDS} s, its least`,
+  settings: `polling each ${LEAST_POLLING_SECONDS} s, its least; filled by ${FILL}, two at once`,
   verbs: { setup, fill, single, drain, left, latency },
 });

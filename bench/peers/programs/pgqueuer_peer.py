@@ -16,9 +16,8 @@ from protocol import (
     Answer,
     Latencies,
     Progress,
-    Stopwatch,
     by_callers,
-    chunks,
+    by_chunks,
     main,
     over_by_signal,
     patience,
@@ -26,7 +25,7 @@ from protocol import (
 )
 
 BATCH = 500
-FILL = 5_000
+FILL = 2_000
 CONNECTIONS = 10
 
 
@@ -41,10 +40,11 @@ async def fill(arguments: argparse.Namespace) -> Answer:
     body = encoded(arguments)
     async with connected(arguments) as pool:
         queries = Queries.from_asyncpg_pool(pool)
-        stopwatch = Stopwatch()
-        for size in chunks(arguments.jobs, FILL):
-            await queries.enqueue(["noop"] * size, [body] * size, [0] * size)
-        return stopwatch.read(arguments.jobs)
+        return await by_chunks(
+            arguments.jobs,
+            FILL,
+            lambda size: queries.enqueue(["noop"] * size, [body] * size, [0] * size),
+        )
 
 
 async def single(arguments: argparse.Namespace) -> Answer:
@@ -128,7 +128,8 @@ if __name__ == "__main__":
     main(
         package="pgqueuer",
         keeps="one row per change of status in pgqueuer_log; the job's row is deleted",
-        settings=f"asyncpg {asyncpg.__version__}, uvloop {uvloop.__version__}; filled by {FILL:,}",
+        settings=f"asyncpg {asyncpg.__version__}, uvloop {uvloop.__version__}, LISTEN on;"
+        f" filled by {FILL:,}, two at once",
         verbs={
             "setup": setup,
             "fill": fill,

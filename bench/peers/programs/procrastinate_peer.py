@@ -12,9 +12,8 @@ from protocol import (
     Answer,
     Latencies,
     Progress,
-    Stopwatch,
     by_callers,
-    chunks,
+    by_chunks,
     main,
     over_by_signal,
     patience,
@@ -38,10 +37,11 @@ async def fill(arguments: argparse.Namespace) -> Answer:
     body = {"body": payload(arguments.bytes)}
     async with opened(arguments) as app:
         await count_left(app)
-        stopwatch = Stopwatch()
-        for size in chunks(arguments.jobs, FILL):
-            await app.tasks["noop"].batch_defer_async(*([body] * size))
-        return stopwatch.read(arguments.jobs)
+        return await by_chunks(
+            arguments.jobs,
+            FILL,
+            lambda size: app.tasks["noop"].batch_defer_async(*([body] * size)),
+        )
 
 
 async def single(arguments: argparse.Namespace) -> Answer:
@@ -131,7 +131,7 @@ if __name__ == "__main__":
     main(
         package="procrastinate",
         keeps="the job's row and one row per change of status",
-        settings=f"psycopg, pool of {CONNECTIONS}, LISTEN on; filled by {FILL:,}",
+        settings=f"psycopg, pool of {CONNECTIONS}, LISTEN on; filled by {FILL:,}, two at once",
         verbs={
             "setup": setup,
             "fill": fill,

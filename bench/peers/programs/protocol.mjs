@@ -58,10 +58,19 @@ export function payload() {
   return options.bytes ? { data: "x".repeat(options.bytes) } : { n: 1 };
 }
 
-export function* chunks(total, size) {
-  for (let start = 0; start < total; start += size) {
-    yield Math.min(size, total - start);
-  }
+// Submits all jobs by chunks, so that the client prepares one while the server writes another.
+export async function byChunks(size, submit) {
+  let left = options.jobs;
+  const filler = async () => {
+    while (left > 0) {
+      const chunk = Math.min(size, left);
+      left -= chunk;
+      await submit(chunk);
+    }
+  };
+  const read = stopwatch();
+  await Promise.all([filler(), filler()]);
+  return read(options.jobs);
 }
 
 export function stopwatch() {

@@ -154,6 +154,19 @@ def patience(what: str) -> Iterator[None]:
     raise TimeoutError(f"waited {PATIENCE_SECONDS:.0f} s in vain for {what}")
 
 
+async def by_chunks(jobs: int, size: int, submit: Callable[[int], Awaitable[object]]) -> Answer:
+    """Submit by chunks, so that the client prepares one while the server writes another."""
+    sizes = chunks(jobs, size)
+
+    async def filler() -> None:
+        for one in sizes:
+            await submit(one)
+
+    stopwatch = Stopwatch()
+    await asyncio.gather(filler(), filler())
+    return stopwatch.read(jobs)
+
+
 async def by_callers(jobs: int, callers: int, submit: Callable[[], Awaitable[object]]) -> Answer:
     """Submit one by one, from so many callers at the same time."""
     numbers = iter(range(jobs))

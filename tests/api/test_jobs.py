@@ -123,10 +123,8 @@ async def test_an_erased_result_says_so(app: Holdfast) -> None:
 
 async def test_a_wait_that_ends_first_says_where_the_job_stands(app: Holdfast) -> None:
     job = await greeter(app).submit("Ada")
-    with pytest.raises(
-        ResultTimeout, match=r"is queued and has not ended within 0\.02 s"
-    ) as caught:
-        await job.result("20ms")
+    with pytest.raises(ResultTimeout, match=r"is queued and has not ended within 2 s") as caught:
+        await job.result("2s")
     assert isinstance(caught.value, TimeoutError)
     assert caught.value.code == "result_timeout"
     assert await job.cancel() is State.CANCELLED

@@ -76,14 +76,15 @@ def fold(changes: Sequence[Change]) -> tuple[list[Fold], list[int]]:
     and is not written.
     """
     chains: list[list[Change]] = []
-    found: dict[JobId, int] = {}
+    # By number, which is also what they are sorted by: an id's own hash may be a Python function.
+    found: dict[int, int] = {}
     numbers: list[int] = []
     last = None
     number = 0
     for change in changes:
-        # Changes of one job mostly follow each other: that spares a look by a slow key.
+        # Changes of one job mostly follow each other: that spares the look-up.
         if (id_ := change.record.id) is not last:
-            last, number = id_, found.setdefault(id_, len(chains))
+            last, number = id_, found.setdefault(id_.int, len(chains))
             if number == len(chains):
                 chains.append([change])
                 numbers.append(number)
@@ -94,7 +95,8 @@ def fold(changes: Sequence[Change]) -> tuple[list[Fold], list[int]]:
             numbers.append(number)
         else:
             numbers.append(STALE)
-    order = _by_id(chains)
+    ids = list(found)
+    order = sorted(range(len(ids)), key=ids.__getitem__)
     # The last place is that of `STALE`, which is -1.
     place = [STALE] * (len(chains) + 1)
     for i, number in enumerate(order):
@@ -103,17 +105,13 @@ def fold(changes: Sequence[Change]) -> tuple[list[Fold], list[int]]:
     return folds, [place[number] for number in numbers]
 
 
-def _by_id(chains: Sequence[Sequence[Change]]) -> list[int]:
-    ids = [chain[0].record.id.int for chain in chains]
-    return sorted(range(len(ids)), key=ids.__getitem__)
-
-
 def _follows(before: Change, change: Change) -> bool:
     return change.record.rev == before.next.rev and may_follow(before.event.type, change.event.type)
 
 
 def _is_ordinary(chain: list[Change]) -> bool:
-    if chain[0].record.link_kind in KIN:
+    link = chain[0].record.link_kind
+    if link is not None and link in KIN:
         return False
     for change in chain:
         event = change.event

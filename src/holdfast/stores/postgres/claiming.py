@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import asyncpg
 
 from holdfast.errors import LeaseConflictError, RequestIdReused
-from holdfast.lifecycle.job import JobId
+from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.policy import needs_key
 from holdfast.lifecycle.states import Priority
@@ -76,18 +76,31 @@ class Cursors:
             return [NOWHERE] * len(ranges)
         return [self._at.get(one[:3], NOWHERE) for one in ranges]
 
-    def learn(self, jobs: Sequence[Any], limit: int, ageing: Mapping[Priority, int]) -> None:
+    def learn(self, jobs: Sequence[Claimed], limit: int, ageing: Mapping[Priority, int]) -> None:
         """Hear what a claim brought."""
         self._full = self._full + 1 if len(jobs) == limit and limit > 1 else 0
         if self._full > CURSOR_AFTER + CURSOR_FOR or not self._full:
             self._full = 0
             self._at.clear()
             return
-        for claimed in jobs:
-            job = claimed.job
+        for job, run_at in _latest(jobs):
             arm = (job.queue, needs_key(job.needs), job.priority.code)
-            order = (job.run_at or 0) + ageing[job.priority]
+            order = run_at + ageing[job.priority]
             self._at[arm] = max(self._at.get(arm, NOWHERE), order)
+
+
+def _latest(jobs: Sequence[Claimed]) -> list[tuple[Job, int]]:
+    """Tell how late the latest is due of jobs that were asked for alike, with one of them."""
+    latest: dict[int, tuple[Job, int]] = {}
+    created, due = None, 0
+    for claimed in jobs:
+        run_at = claimed.job.run_at or 0
+        # Neighbours mostly share what was asked for.
+        if claimed.created is not created or run_at > due:
+            created = claimed.created
+            due = max(run_at, latest[id(created)][1]) if id(created) in latest else run_at
+            latest[id(created)] = claimed.job, due
+    return list(latest.values())
 
 
 def range_arrays(ranges: Sequence[Range], starts: Sequence[int]) -> list[list[Any]]:

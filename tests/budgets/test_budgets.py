@@ -79,13 +79,13 @@ SQLITE = {
 }
 PYTHON = {
     "decide start and complete": Budget(24, CODE),  # 20.0
-    "fold": Budget(17, CODE),  # 14.0
-    "arrays of a commit": Budget(15, CODE),  # 12.0
-    "arrays of a submit": Budget(17, CODE),  # 14.0
-    "postgres: submit": Budget(122, CODE),  # 105.0
-    "postgres: drain": Budget(300, CODE),  # 237 to 261
-    "sqlite: submit": Budget(96, CODE),  # 83.2
-    "sqlite: drain": Budget(345, CODE),  # 243 to 294
+    "fold": Budget(12, CODE),  # 10.0
+    "arrays of a commit": Budget(9, CODE),  # 7.0
+    "arrays of a submit": Budget(8, CODE),  # 6.0
+    "postgres: submit": Budget(95, CODE),  # 81.2
+    "postgres: drain": Budget(300, CODE),  # 212 and 233
+    "sqlite: submit": Budget(86, CODE),  # 74.2
+    "sqlite: drain": Budget(345, CODE),  # 229 and 250
 }
 BUDGETS = {"postgres": POSTGRES, "sqlite": SQLITE, "python": PYTHON}
 

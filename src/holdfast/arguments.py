@@ -132,9 +132,9 @@ class Signature:
 
     def pack_result(self, value: Any) -> Body:
         """Write a result as JSON, by the return annotation if there is one."""
-        what = f"the result of {self._task}()"
-        if value is None and self._returns_none:
+        if value is None and (self._returns_none or self._result is None):
             return NULL
+        what = f"the result of {self._task}()"
         if self._result is None or type(value) is self._plain_result:
             return encode_body(value, what)
         try:

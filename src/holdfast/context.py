@@ -188,7 +188,7 @@ Source: TypeAlias = Claimed | JobFacts
 class Context:
     """A handler's view of the attempt it runs."""
 
-    __slots__ = ("_durable", "_link", "_source", "attempt", "cancelled", "ends_at", "epoch")
+    __slots__ = ("_cancelled", "_durable", "_link", "_source", "attempt", "ends_at", "epoch")
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class Context:
         self.ends_at = ends_at
         self.attempt = attempt
         self.epoch = epoch
-        self.cancelled = Cancelled()
+        self._cancelled: Cancelled | None = None
         self._durable: Durable | None = None
 
     @property
@@ -215,6 +215,15 @@ class Context:
         if isinstance(self._source, Claimed):
             self._source = _job_facts(self._source)
         return self._source
+
+    @property
+    def cancelled(self) -> Cancelled:
+        """Whether the handler was asked to end, and why."""
+        if self._cancelled is None:
+            with _LOCK:
+                if self._cancelled is None:
+                    self._cancelled = Cancelled()
+        return self._cancelled
 
     @property
     def token(self) -> Token:

@@ -80,7 +80,7 @@ def test_histograms_add_up() -> None:
 def test_names_beyond_the_bound_share_one_lane() -> None:
     meters = Meters()
     for number in range(MOST_LANES + 300):
-        meters.written(EventType.FAILED, f"task-{number}", "default")
+        meters.written(f"task-{number}", "default", EventType.FAILED)
     lanes = {(lane.task, lane.queue): lane for lane in meters.lanes()}
     assert len(lanes) == MOST_LANES + 1
     assert lanes[OTHER, OTHER].events[EventType.FAILED.code] == 300

@@ -96,9 +96,9 @@ def meters() -> Meters:
     meters.submitted("mail", "default", 4)
     for number, event in enumerate(EVENTS.values()):
         for _ in range(number + 1):
-            meters.written(event, "mail", "default")
-    meters.written(EventType.HEARTBEAT, "mail", "default")
-    meters.written(EventType.LEASE_RENEWED, "mail", "default")
+            meters.written("mail", "default", event)
+    meters.written("mail", "default", EventType.HEARTBEAT)
+    meters.written("mail", "default", EventType.LEASE_RENEWED)
     meters.ran("mail", "default", 0.3, 1.5)
     meters.ran("mail", "default", 0.02, 9999.0)
     meters.committed(20)
@@ -212,7 +212,7 @@ def test_openmetrics_is_given_to_who_asks_for_it(server: MetricsServer) -> None:
 def test_hostile_names_do_not_break_a_scrape(meters: Meters, server: MetricsServer) -> None:
     hostile = ['a"} 1\nholdfast_claims_total 666', "\udcff", "\x00\x1b[2J", "\\", "ü\u2028"]
     for name in hostile:
-        meters.written(EventType.FAILED, name, name)
+        meters.written(name, name, EventType.FAILED)
     for number in range(MOST_LANES * 2):
         meters.ran(f"task-{number}", "default", 0.1, 0.1)
     samples = scraped(server)

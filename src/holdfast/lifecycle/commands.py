@@ -16,7 +16,7 @@ from holdfast.lifecycle.states import EventType, Operation
 from holdfast.lifecycle.times import NOW, Time
 
 
-class Command(Struct, frozen=True, kw_only=True):
+class Command(Struct, frozen=True, kw_only=True, gc=False):
     """What every command carries."""
 
     operation: ClassVar[Operation]

@@ -1,7 +1,8 @@
 """Attempts: how a claimed job is run, asked to stop, killed, and what it then ends with.
 
-An attempt is one task on the event loop, whatever runs its handler. Cancelling the task is the
-kill; the task ends only once nothing of the handler runs any more, and only then is its end posted.
+An attempt runs in a task on the event loop, whatever runs its handler. Cancelling the task is the
+kill; the attempt ends only once nothing of the handler runs any more, and only then is its end
+posted. Attempts whose handlers never give way follow each other in one task.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, Protocol, cast
+
+from msgspec import Struct
 
 from holdfast.context import TRACEPARENT, Context, current_context
 from holdfast.durable.messages import Reply, Request
@@ -30,10 +35,13 @@ from holdfast.services.held import START, Held
 from holdfast.services.journal import Journal
 from holdfast.tasks import Mode, Task
 from holdfast.telemetry import Meters
-from holdfast.telemetry.tracing import Span, run_span
+from holdfast.telemetry.tracing import UNTRACED, Span, is_traced, run_span
 
 log = logging.getLogger(__name__)
 
+TURN_SECONDS = 0.001
+"""How long attempts follow each other before all else that waits for the event loop has its turn.
+Short, because it may be the answer to a commit: until it is read the database is idle."""
 KILL_PATIENCE_SECONDS = 2.0
 """How long a killed handler may take to be dead before the record says that it cannot be killed."""
 
@@ -65,8 +73,14 @@ class Attempts:
         children: Children,
         jitter: Callable[[], float],
         on_end: Callable[[Held], None],
+        follow: Callable[[], Held | None] = lambda: None,
+        on_free: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run up to `concurrency` at a time; the caller counts."""
+        """Run up to `concurrency` at a time; the caller counts.
+
+        After an attempt's end `follow` is asked for the next; where that cannot be run in the same
+        task, the caller hears by `on_free` that it may begin another.
+        """
         self.running: set[Held] = set()
         self._desk = desk
         self._meters = meters
@@ -75,6 +89,9 @@ class Attempts:
         self._children = children
         self._jitter = jitter
         self._on_end = on_end
+        self._follow = follow
+        self._on_free = on_free
+        self._turn_ends_at: float | None = None
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast handler")
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
@@ -91,26 +108,67 @@ class Attempts:
         self._loop.call_soon_threadsafe(what, *args)
 
     def begin(self, held: Held) -> None:
-        """Run a claimed job."""
+        """Run a claimed job, and those that follow it."""
         self.running.add(held)
-        # A copy of the worker's context, not of the caller's: that may be an attempt which has
-        # just ended, and what one handler sets must not be seen by the next.
-        held.attempt_task = self._loop.create_task(self._run(held), context=self._context.copy())
+        held.attempt_task = self._loop.create_task(self._work(held), context=self._context.copy())
+
+    async def _work(self, held: Held) -> None:
+        """Run attempts, one after the other, while it is their turn."""
+        task = held.attempt_task
+        following: Held | None = held
+        while following is not None:
+            held = following
+            held.attempt_task = task
+            await self._run(held)
+            # A handler that waited may have told others of its task, and one that was cancelled
+            # has spoilt it: the next one is run in a task of its own.
+            if held.waited or task is None or task.cancelling() or not await self._give_way():
+                break
+            following = self._follow()
+            if following is not None:
+                self.running.add(following)
+        self._on_free()
+
+    async def _give_way(self) -> bool:
+        """Let all else have its turn if it is time for that; tells whether to go on after it."""
+        if self._turn_over():
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                # By somebody who knew the task from a job that it ran: it holds none now.
+                return False
+        return True
+
+    def _turn_over(self) -> bool:
+        """Whether others on the event loop have waited long enough."""
+        if self._turn_ends_at is None:
+            self._turn_ends_at = time.monotonic() + TURN_SECONDS
+            self._loop.call_soon(self._next_turn)
+            return False
+        return time.monotonic() > self._turn_ends_at
+
+    def _next_turn(self) -> None:
+        self._turn_ends_at = None
 
     async def _run(self, held: Held) -> None:
+        """Run one attempt to its end."""
         try:
-            command = await self._attempt(held)
+            # In a copy of the worker's context, not of the task's: another attempt ran in that
+            # before, and what one handler sets must not be seen by the next.
+            command = await _inside(self._context.copy(), self._attempt(held), held)
         except BaseException as error:  # noqa: BLE001  the attempt's edge: the job must end
             command = self._after(held, error)
         self._end(held, command)
 
     def _end(self, held: Held, command: c.Command | None) -> None:
-        """Post what an attempt ends with, and free its slot."""
+        """Post what an attempt ends with; its slot is free."""
         if command is not None:
             self._desk.post(held, command)
         reach("finish.posted")
         self.running.discard(held)
         self._on_end(held)
+        # Each knows the other: nobody else would take them apart, see `Held`.
+        held.context = held.attempt_task = None
 
     async def _attempt(self, held: Held) -> c.Command | None:
         """Check, start and call; tells the command that ends the attempt."""
@@ -133,7 +191,10 @@ class Attempts:
             arguments = (ctx, *arguments)
         with _span(held):
             try:
-                value = await self._call(held, task, ctx, arguments, named)
+                if task.mode is _ASYNC and not undoes:
+                    value = await task.fn(*arguments, **named)
+                else:
+                    value = await self._call(held, task, ctx, arguments, named)
             finally:
                 if ctx.is_durable:
                     await ctx.rest(killed=held.killed_at > 0)
@@ -218,6 +279,7 @@ class Attempts:
         if getcoroutinestate(cast(Any, held.attempt_task.get_coro())) == CORO_CREATED:
             # Cancelled before its first step it never takes one: nobody else would end it.
             self._end(held, self._after(held, asyncio.CancelledError()))
+            self._on_free()
             return
         self._loop.call_later(KILL_PATIENCE_SECONDS, self._check_dead, held)
 
@@ -317,14 +379,34 @@ class Attempts:
         await self._children.close()
 
 
-class _Link:
+@types.coroutine
+def _inside(
+    variables: Variables, work: Coroutine[Any, Any, c.Command | None], held: Held
+) -> Generator[Any, Any, c.Command | None]:
+    """Do work in a context of its own, in whatever task awaits this."""
+    step: Callable[[Any], Any] = work.send
+    value: Any = None
+    while True:
+        try:
+            awaited = variables.run(step, value)
+        except StopIteration as end:
+            ended: c.Command | None = end.value
+            return ended
+        held.waited = True
+        try:
+            step, value = work.send, (yield awaited)
+        except GeneratorExit:
+            variables.run(work.close)
+            raise
+        except BaseException as error:  # noqa: BLE001  it is the work's to handle
+            step, value = work.throw, error
+
+
+class _Link(Struct, gc=False):
     """How a context reaches its worker from any thread."""
 
-    __slots__ = ("_attempts", "_held")
-
-    def __init__(self, attempts: Attempts, held: Held) -> None:
-        self._attempts = attempts
-        self._held = held
+    _attempts: Attempts
+    _held: Held
 
     def progress(self, body: Body) -> None:
         self._say(self._attempts.progress, body)
@@ -345,10 +427,10 @@ class _Link:
 
 def _span(held: Held) -> Span:
     """Let the handler be a child of what submitted its job."""
-    job, made = held.claimed.job, held.claimed.created
-    return run_span(
-        job.task, made.env.get(TRACEPARENT), job.public_id, job.attempt, queue=job.queue
-    )
+    job, traceparent = held.claimed.job, held.claimed.created.env.get(TRACEPARENT)
+    if not is_traced(traceparent):
+        return UNTRACED
+    return run_span(job.task, traceparent, job.public_id, job.attempt, queue=job.queue)
 
 
 def _packed(task: Task[Any, Any], value: Any) -> Body:

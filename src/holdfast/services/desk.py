@@ -21,6 +21,7 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide, is_owner
 from holdfast.lifecycle.job import Change, Draft, Job, Refusal, Unchanged
 from holdfast.lifecycle.rebase import REBASES
+from holdfast.lifecycle.states import OWNED
 from holdfast.lifecycle.times import After
 from holdfast.points import reach
 from holdfast.ports import Committed, Lost, Outcome, Store
@@ -49,7 +50,7 @@ class Listener(Protocol):
         """The job is no longer this worker's: nothing more will be written for it."""
 
 
-class Sent(Struct, frozen=True):
+class Sent(Struct, frozen=True, gc=False):
     """What one commit carries of one job."""
 
     held: Held
@@ -85,8 +86,7 @@ class Desk:
         if held.gone:
             return GONE
         answer: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
-        held.asked = held.asked or {}
-        held.asked[id(command)] = answer
+        held.asked = {**(held.asked or {}), id(command): answer}
         self.post(held, command)
         return await answer
 
@@ -120,10 +120,10 @@ class Desk:
         for held in batch:
             if held.unsure_since is not None and held.asked:
                 await self._settle_unsure(held)
-        sent = [one for held in batch if (one := self._decide(held)) is not None]
+        sent_at = time.monotonic()
+        sent = [one for held in batch if (one := self._decide(held, sent_at)) is not None]
         if not sent:
             return True
-        sent_at = time.monotonic()
         reach("commit.sending")
         try:
             outcomes = await self._store.commit([each for one in sent for each in one.changes])
@@ -136,7 +136,7 @@ class Desk:
         self._settle_all(sent, outcomes, sent_at)
         return True
 
-    def _decide(self, held: Held) -> Sent | None:
+    def _decide(self, held: Held, now: float) -> Sent | None:
         """Decide a job's commands on its last confirmed record; None if nothing is to be sent."""
         held.listed = False
         if held.gone:
@@ -147,7 +147,7 @@ class Desk:
             self._written(held)
             return None
         try:
-            changes = self._changes(held, commands)
+            changes = self._changes(held, commands, now)
         except BadData as error:
             self._unfit(held, "validation_failed", "output", error)
             return None
@@ -159,13 +159,15 @@ class Desk:
             return None
         return Sent(held, changes, held.in_flight)
 
-    def _changes(self, held: Held, commands: Iterable[c.Command]) -> list[Change] | None:
+    def _changes(
+        self, held: Held, commands: Iterable[c.Command], now: float
+    ) -> list[Change] | None:
         """Fold what is posted into changes, each upon the one before; None if one is refused."""
         record: Draft = held.record
         changes: list[Change] = []
         for command in commands:
             if command is START:
-                command = held.start_command()  # noqa: PLW2901  what it stands for
+                command = held.start_command(now)  # noqa: PLW2901  what it stands for
             decision = decide(record, command)
             if type(decision) is Change:
                 changes.append(decision)
@@ -180,7 +182,7 @@ class Desk:
 
         Whoever asked for it is told instead, and the job goes on without it.
         """
-        if held.mine and id(command) in held.asked:
+        if held.mine and id(command) in (held.asked or ()):
             held.commands = [one for one in held.commands if one is not command]
             held.answer([command], refusal)
             if held.commands:
@@ -254,15 +256,16 @@ class Desk:
         held = sent.held
         held.rebases = 0
         held.learn(job)
-        for change in sent.changes:
-            self._meters.written(change.event.type, job.task, job.queue)
-        _prove(sent, sent_at)
+        written = [change.event.type for change in sent.changes]
+        self._meters.written(job.task, job.queue, *written)
+        # Of a job that has ended there is no lease to be proven.
+        if job.state in OWNED:
+            _prove(sent, sent_at)
         self._written(held)
 
     def _written(self, held: Held) -> None:
         """Strike what a commit carried, or found to hold already."""
-        written = held.commands[: held.in_flight]
-        del held.commands[: held.in_flight]
+        written, held.commands = held.commands[: held.in_flight], held.commands[held.in_flight :]
         held.in_flight = 0
         held.unsure_since = None
         if not held.commands and not held.mine:
@@ -332,9 +335,9 @@ class Desk:
 
 def _together(commands: list[c.Command]) -> list[c.Command]:
     """Say which of a job's commands leave first: a heartbeat folds with nothing, and goes alone."""
-    for at, command in enumerate(commands):
+    for command in commands:
         if type(command) is c.Heartbeat:
-            return commands[: at or 1]
+            return commands[: commands.index(command) or 1]
     return commands
 
 

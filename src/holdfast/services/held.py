@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec import Struct
+
 from holdfast.context import Context
 from holdfast.lifecycle.commands import Command, Start
 from holdfast.lifecycle.job import Actor, Job, Refusal
@@ -22,76 +24,49 @@ from holdfast.tasks import Task
 _LOCK = threading.Lock()
 """Over every record of the process: held for a comparison and an assignment."""
 
-NOBODY: dict[int, asyncio.Future[Refusal | None]] = {}
-"""Shared by all jobs that nobody asks about, and always empty."""
 START = Start(actor=Actor(Role.OWNER, "whoever holds the job"))
 """Stands for a start until it is written: only then is it known how long ago it was."""
 
 
-class Held:
-    """One claimed job. Belongs to the worker's event loop, except `learn` and `proven_until`."""
+class Held(Struct, eq=False, gc=False):
+    """One claimed job. Belongs to the worker's event loop, except `learn` and `proven_until`.
 
-    __slots__ = (
-        "_waiters",
-        "actor",
-        "asked",
-        "attempt_task",
-        "begun_at",
-        "claimed",
-        "claimed_at",
-        "commands",
-        "context",
-        "deadline_at",
-        "gone",
-        "in_flight",
-        "killed_at",
-        "listed",
-        "proven_rev",
-        "proven_until",
-        "rebases",
-        "record",
-        "stop_reason",
-        "substituted",
-        "task",
-        "unkillable",
-        "unsure_since",
-    )
+    The garbage collector does not know of it: its walks would cost more than the job. What it makes
+    a circle with (its task, its context) is let go when the attempt ends.
+    """
 
-    def __init__(
-        self, claimed: Claimed, owner: str, asked_at: float, task: Task[Any, Any] | None
-    ) -> None:
-        """Hold a job claimed by a request that was sent at `asked_at`, by the monotonic clock."""
-        record = claimed.job
-        self.claimed = claimed
-        self.claimed_at = time.monotonic()
-        self.record: Job = record
-        self.actor = Actor(Role.OWNER, owner, record.attempt)
-        self.task = task
-        # From when the request was sent: a slow reply must not stretch the lease.
-        self.proven_until = asked_at + record.policy.lease / 1e6
-        self.proven_rev = record.rev
-        self.deadline_at = _deadline(record, self.claimed_at)
-        """The job's deadline by the monotonic clock."""
-        self.commands: list[Command] = []
-        self.asked: dict[int, asyncio.Future[Refusal | None]] = NOBODY
-        """Who waits to hear what became of a command, by the command's identity."""
-        self.in_flight = 0
-        """How many of the commands the commit under way carries."""
-        self.unsure_since: int | None = None
-        """The revision after which an earlier commit of what is posted may have landed."""
-        self.listed = False
-        self.rebases = 0
-        self.begun_at = 0.0
-        self.context: Context | None = None
-        self.attempt_task: asyncio.Task[None] | None = None
-        self.substituted = False
-        """What it was to end with could not be written, and was replaced by saying that."""
-        self.stop_reason: str | None = None
-        self.killed_at = 0.0
-        self.unkillable = False
-        self.gone = False
-        """It ended, was given back, or was lost: nothing more is said of it."""
-        self._waiters: list[asyncio.Future[None]] = []
+    claimed: Claimed
+    record: Job
+    actor: Actor
+    task: Task[Any, Any] | None
+    claimed_at: float
+    proven_until: float
+    proven_rev: int
+    deadline_at: float | None
+    """The job's deadline by the monotonic clock."""
+    commands: list[Command] = []
+    asked: dict[int, asyncio.Future[Refusal | None]] | None = None
+    """Who waits to hear what became of a command, by the command's identity."""
+    in_flight: int = 0
+    """How many of the commands the commit under way carries."""
+    unsure_since: int | None = None
+    """The revision after which an earlier commit of what is posted may have landed."""
+    listed: bool = False
+    rebases: int = 0
+    begun_at: float = 0.0
+    context: Context | None = None
+    attempt_task: asyncio.Task[None] | None = None
+    waited: bool = False
+    """Its handler has given way to others."""
+    substituted: bool = False
+    """What it was to end with could not be written, and was replaced by saying that."""
+    stop_reason: str | None = None
+    killed_at: float = 0.0
+    unkillable: bool = False
+    gone: bool = False
+    """It ended, was given back, or was lost: nothing more is said of it."""
+    waiters: list[asyncio.Future[None]] | None = None
+    """Who waits until all that was posted is written."""
 
     @property
     def lease_seconds(self) -> float:
@@ -143,22 +118,38 @@ class Held:
         """Wait until all that was posted for it is written, or it is gone."""
         if self.commands and not self.gone:
             waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+            self.waiters = [*(self.waiters or ()), waiter]
             await waiter
 
     def tell_confirmed(self) -> None:
         """Wake those who wait for what was posted."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+        waiters, self.waiters = self.waiters, None
+        for waiter in waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
 
-    def start_command(self) -> Start:
-        """Say that the handler began, when it really did."""
-        ago = int((time.monotonic() - self.begun_at) * 1e6)
+    def start_command(self, now: float) -> Start:
+        """Say that the handler began, when it really did; `now` is by the monotonic clock."""
+        ago = int((now - self.begun_at) * 1e6)
         # A start that waited long for its commit says at worst that it began later than it did:
         # else its lease would be over before it is written.
         return Start(actor=self.actor, ago=min(ago, self.record.policy.running_lease // 2))
+
+
+def hold(claimed: Claimed, actor: Actor, asked_at: float, task: Task[Any, Any] | None) -> Held:
+    """Hold a job claimed by a request that was sent at `asked_at`, by the monotonic clock."""
+    record, now = claimed.job, time.monotonic()
+    return Held(
+        claimed,
+        record,
+        actor,
+        task,
+        now,
+        # From when the request was sent: a slow reply must not stretch the lease.
+        asked_at + record.policy.lease / 1e6,
+        record.rev,
+        _deadline(record, now),
+    )
 
 
 def _deadline(record: Job, answered_at: float) -> float | None:

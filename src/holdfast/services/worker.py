@@ -31,7 +31,7 @@ from holdfast.points import reach
 from holdfast.ports import Announcement, Claimed, ClaimRequest, Store
 from holdfast.services.attempts import Attempts, Children
 from holdfast.services.desk import BATCH, Desk
-from holdfast.services.held import Held
+from holdfast.services.held import Held, hold
 from holdfast.services.journal import Journal
 from holdfast.services.keeper import Keeper
 from holdfast.services.patrol import Patrol
@@ -86,6 +86,7 @@ class Worker:
         `exits`: the process ends with this worker, and with it what cannot be killed otherwise.
         """
         self.name = mint_worker()
+        self._first = Actor(Role.OWNER, self.name, 1)
         self.meters = meters or Meters()
         self.died: BaseException | None = None
         """What a part of the worker died of."""
@@ -127,6 +128,8 @@ class Worker:
             children=self._children,
             jitter=jitter,
             on_end=self._ended,
+            follow=self._next,
+            on_free=self._fill,
         )
         self._keeper = Keeper(
             self._keeper_store,
@@ -341,22 +344,23 @@ class Worker:
     def _take(self, claimed: Sequence[Claimed], asked_at: float) -> None:
         self.meters.claimed(len(claimed))
         for one in claimed:
-            held = Held(one, self.name, asked_at, self._tasks.get(one.job.task))
-            self._let_go_of_older(held)
+            held = hold(one, self._actor(one.job.attempt), asked_at, self._tasks.get(one.job.task))
+            if (older := self._held.get(one.job.id)) is not None:
+                self._let_go_of_older(older, held)
             self._held[one.job.id] = held
             self._buffer.append(held)
         if claimed:
-            shortest = min(
-                min(one.job.policy.lease, one.job.policy.running_lease) for one in claimed
-            )
+            policies = {id(one.job.policy): one.job.policy for one in claimed}.values()
+            shortest = min(min(policy.lease, policy.running_lease) for policy in policies)
             self._keeper.attend(shortest / 1e6)
         self._fill()
 
-    def _let_go_of_older(self, held: Held) -> None:
+    def _actor(self, attempt: int) -> Actor:
+        """Name this worker as the owner of an attempt; most are the first of their job."""
+        return self._first if attempt == 1 else Actor(Role.OWNER, self.name, attempt)
+
+    def _let_go_of_older(self, older: Held, held: Held) -> None:
         """Say nothing more of an earlier attempt of a job: it would be in this one's way."""
-        older = self._held.get(held.claimed.job.id)
-        if older is None:
-            return
         if older in self._attempts.running:
             self.lost(older, f"it was claimed again, as attempt {held.record.attempt}")
         else:
@@ -382,20 +386,31 @@ class Worker:
 
     def _fill(self) -> None:
         """Run what waits, as far as there are free slots."""
-        attempts, buffer = self._attempts, self._buffer
-        while buffer and (len(attempts.running) < self._concurrency or self._stopping.is_set()):
+        while (held := self._next()) is not None:
+            self._attempts.begin(held)
+        self.meters.in_flight = len(self._attempts.running)
+        self.meters.prefetched = len(self._buffer)
+
+    def _next(self) -> Held | None:
+        """Tell what to run now, of what waits; None where nothing is, or all slots are taken."""
+        buffer, running = self._buffer, self._attempts.running
+        while buffer and (len(running) < self._concurrency or self._stopping.is_set()):
             held = buffer.popleft()
-            if held.gone:
-                continue
-            if held.proven_until <= time.monotonic():
-                self.lost(held, "its lease was over before it could be begun")
-            elif held.record.cancel_requested is not None:
-                self._desk.post(held, c.Cancel(actor=held.actor))
-            elif self._stopping.is_set():
-                self._give_back(held)
-            else:
-                attempts.begin(held)
-        self.meters.in_flight, self.meters.prefetched = len(attempts.running), len(buffer)
+            if not held.gone and self._may_begin(held):
+                return held
+        return None
+
+    def _may_begin(self, held: Held) -> bool:
+        """Whether a job may still be run; what is said of it instead is posted."""
+        if held.proven_until <= time.monotonic():
+            self.lost(held, "its lease was over before it could be begun")
+        elif held.record.cancel_requested is not None:
+            self._desk.post(held, c.Cancel(actor=held.actor))
+        elif self._stopping.is_set():
+            self._give_back(held)
+        else:
+            return True
+        return False
 
     def _ended(self, held: Held) -> None:
         """Go on after an attempt: its slot is free, though its end is not written yet."""
@@ -407,7 +422,6 @@ class Worker:
             self.meters.ran(job.task, job.queue, waited, ran)
         if held.unkillable:
             self.meters.unkillable -= 1
-        self._fill()
         self._changed.set()
 
     def confirmed(self, held: Held) -> None:

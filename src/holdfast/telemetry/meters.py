@@ -179,13 +179,14 @@ class Meters:
         """Count accepted submits; one that found its job already there is none."""
         self.lane(task, queue).submitted += jobs
 
-    def written(self, event: EventType, task: str, queue: str) -> None:
-        """Count an event of an attempt, once it is committed."""
+    def written(self, task: str, queue: str, *events: EventType) -> None:
+        """Count events of an attempt, once they are committed."""
         try:
             lane = self._lanes[task, queue]
         except KeyError:
             lane = self._new_lane(task, queue)
-        lane.events[event.code] += 1
+        for event in events:
+            lane.events[event.code] += 1
 
     def ran(
         self, task: str, queue: str, queue_wait_seconds: float | None, run_seconds: float | None

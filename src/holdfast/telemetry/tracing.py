@@ -103,9 +103,15 @@ def run_span(
     if otel is not None and otel.has_provider():
         span: Span = otel.running(task, read_traceparent(traceparent), job_id, attempt, queue)
         return span
-    if traceparent is None and current_traceparent() is None:
-        return _UNTRACED
-    return carry(traceparent)
+    return carry(traceparent) if is_traced(traceparent) else UNTRACED
+
+
+def is_traced(traceparent: str | None) -> bool:
+    """Whether a `run_span` would do anything."""
+    if traceparent is not None or current_traceparent() is not None:
+        return True
+    otel = _otel()
+    return otel is not None and bool(otel.has_provider())
 
 
 def carry(traceparent: str | None) -> Span:
@@ -129,7 +135,7 @@ class _Here:
 
 
 _HERE = _Here()
-_UNTRACED: Span = nullcontext()
+UNTRACED: Span = nullcontext()
 """Most jobs."""
 
 

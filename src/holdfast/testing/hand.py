@@ -19,13 +19,13 @@ from holdfast.context import Context
 from holdfast.errors import HoldfastError
 from holdfast.identity import mint_worker
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Job, JobId
+from holdfast.lifecycle.job import Actor, Job, JobId
 from holdfast.lifecycle.payload import Body
-from holdfast.lifecycle.states import Cancel, State
+from holdfast.lifecycle.states import Cancel, Role, State
 from holdfast.ports import Claimed, Store
 from holdfast.services.attempts import Attempts
 from holdfast.services.desk import Desk
-from holdfast.services.held import Held
+from holdfast.services.held import Held, hold
 from holdfast.services.journal import Journal
 from holdfast.tasks import Task
 from holdfast.telemetry import Meters
@@ -102,7 +102,8 @@ class Hand:
     async def run(self, claimed: Claimed, patience_seconds: float) -> Ran:
         """Run a job until its attempt has ended, was parked, or its worker died."""
         task = self._tasks.get(claimed.job.task)
-        held = self.held = Held(claimed, self.name, time.monotonic(), None)
+        actor = Actor(Role.OWNER, self.name, claimed.job.attempt)
+        held = self.held = hold(claimed, actor, time.monotonic(), None)
         watch = Watch(_Fate(self, held), self._faults)
         held.task = None if task is None else watch.over(task)
         self._attempts.begin(held)

@@ -1,0 +1,127 @@
+"""Short attempts follow each other in one task: what they share then, and what they must not."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from holdfast import Context
+from holdfast.app import Holdfast
+from holdfast.services import attempts
+
+LIMIT = 60
+"""Seconds after which a test has failed; nothing here takes so long."""
+JOBS = 60
+
+
+@pytest.fixture(autouse=True)
+def _a_turn_that_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "TURN_SECONDS", LIMIT)
+
+
+async def run_all(app: Holdfast, task: Any) -> list[Any]:
+    """Run the same task often, with 0, 1, 2, … and one slot; tells the results."""
+    jobs = await task.submit_many([(number,) for number in range(JOBS)])
+    async with app.worker(concurrency=1):
+        return [await job.result(LIMIT) for job in jobs]
+
+
+async def test_handlers_that_never_wait_share_a_task_and_no_variable(app: Holdfast) -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="clean")
+    tasks: set[Any] = set()
+
+    @app.task
+    async def leaves(number: int) -> str:
+        tasks.add(asyncio.current_task())
+        before = variable.get()
+        variable.set(f"of {number}")
+        return before
+
+    assert await run_all(app, leaves) == ["clean"] * JOBS
+    assert None not in tasks
+    assert len(tasks) < JOBS / 2
+
+
+async def test_a_task_in_which_a_handler_waited_is_not_used_again(app: Holdfast) -> None:
+    variable: ContextVar[int] = ContextVar("variable")
+    tasks: list[Any] = []
+
+    @app.task
+    async def waits(number: int) -> int:
+        tasks.append(asyncio.current_task())
+        variable.set(number)
+        await asyncio.sleep(0)
+        assert asyncio.current_task() is tasks[-1]
+        return variable.get()
+
+    assert await run_all(app, waits) == list(range(JOBS))
+    assert len(set(tasks)) == JOBS
+
+
+async def test_a_handler_that_cancels_its_own_task_spoils_no_other(app: Holdfast) -> None:
+    @app.task(retries=0)
+    async def cancels(number: int) -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        if number % 2:
+            await asyncio.sleep(0)
+        else:
+            task.cancel()
+        return number
+
+    assert await run_all(app, cancels) == list(range(JOBS))
+
+
+async def test_after_its_turn_a_job_lets_the_event_loop_go_round(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "TURN_SECONDS", -1.0)
+    done = 0
+    rounds: set[int] = set()
+
+    def go_round() -> None:
+        rounds.add(done)
+        asyncio.get_running_loop().call_soon(go_round)
+
+    @app.task
+    async def short(number: int) -> None:
+        nonlocal done
+        done += 1
+
+    go_round()
+    await run_all(app, short)
+    # The attempt that begins a turn is never the last in it.
+    assert len(rounds) >= JOBS / 2
+
+
+async def test_who_cancels_a_task_after_its_job_hurts_nobody(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "TURN_SECONDS", -1.0)
+
+    @app.task(retries=0)
+    async def leaves_a_canceller(number: int) -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)
+        return number
+
+    assert await run_all(app, leaves_a_canceller) == list(range(JOBS))
+
+
+async def test_nothing_is_left_of_an_attempt_that_has_ended(app: Holdfast) -> None:
+    left: list[weakref.ref[Any]] = []
+
+    @app.task
+    async def remembers(ctx: Context, number: int) -> None:
+        left.append(weakref.ref(ctx.durable))
+
+    await run_all(app, remembers)
+    gc.collect()
+    assert len(left) == JOBS
+    assert not any(one() for one in left)

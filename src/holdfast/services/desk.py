@@ -1,8 +1,9 @@
 """The desk: where a worker's commands wait, are decided, and go out together.
 
 While one commit is under way the next gathers: large batches under load, no wait when idle, no
-timers to tune. A command is decided when it leaves, on the record that the last commit confirmed;
-so the start and the end of a short job leave as one row update with two events.
+timers to tune. A full batch does not wait for that: it leaves beside the other. A command is
+decided when it leaves, on the record that the last commit confirmed; so the start and the end of a
+short job leave as one row update with two events.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Sent(Struct, frozen=True, gc=False):
 
 
 class Desk:
-    """Takes commands from one event loop and commits them in batches, one batch at a time."""
+    """Takes commands from one event loop and commits them in batches, two at most at a time."""
 
     def __init__(self, store: Store, listener: Listener, meters: Meters) -> None:
         """Write to a store, and tell a listener."""
@@ -67,7 +68,11 @@ class Desk:
         self._listener = listener
         self._meters = meters
         self._waiting: list[Held] = []
-        self._wake = asyncio.Event()
+        self._under_way = 0
+        self._some = asyncio.Event()
+        """Something waits."""
+        self._many = asyncio.Event()
+        """A full batch waits."""
         self._closing = False
         self.trouble: str | None = None
         """What keeps commits from being written, while it does."""
@@ -94,20 +99,39 @@ class Desk:
         if not held.listed and not held.in_flight:
             held.listed = True
             self._waiting.append(held)
-            self._wake.set()
+            self._some.set()
+            if len(self._waiting) >= BATCH:
+                self._many.set()
 
     def close(self) -> None:
         """End once all that was posted is written."""
         self._closing = True
-        self._wake.set()
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        self._some.set()
+        self._many.set()
 
     async def run(self) -> None:
         """Commit what waits, until closed and empty. Trouble is waited out, never the end."""
+        writers = [
+            asyncio.create_task(self._write(1, self._some)),
+            # While this process decides and settles one full batch, the database writes another.
+            asyncio.create_task(self._write(BATCH, self._many)),
+        ]
+        try:
+            await asyncio.gather(*writers)
+        finally:
+            for writer in writers:
+                writer.cancel()
+
+    async def _write(self, enough: int, wake: asyncio.Event) -> None:
+        """Commit a batch whenever so many jobs wait."""
         pause = FIRST_PAUSE_SECONDS
-        while self._waiting or not self._closing:
-            if not self._waiting:
-                self._wake.clear()
-                await self._wake.wait()
+        while self._waiting or self._under_way or not self._closing:
+            if len(self._waiting) < enough:
+                wake.clear()
+                await wake.wait()
             elif await self._flush():
                 pause = FIRST_PAUSE_SECONDS
             else:
@@ -116,6 +140,15 @@ class Desk:
 
     async def _flush(self) -> bool:
         """Commit one batch; false where the store could not, and all of it waits still."""
+        self._under_way += 1
+        try:
+            return await self._commit()
+        finally:
+            self._under_way -= 1
+            if self._closing:
+                self._wake_all()
+
+    async def _commit(self) -> bool:
         batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
         for held in batch:
             if held.unsure_since is not None and held.asked:

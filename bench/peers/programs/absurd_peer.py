@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 
@@ -47,10 +48,17 @@ def setup(arguments: argparse.Namespace) -> Answer:
 
 def fill(arguments: argparse.Namespace) -> Answer:
     body = json.dumps(payload(arguments.bytes))
-    with connected(arguments) as connection:
-        stopwatch = Stopwatch()
-        for size in chunks(arguments.jobs, FILL):
+    # The iterator of a list can be shared by threads; a generator cannot.
+    sizes = iter(list(chunks(arguments.jobs, FILL)))
+
+    def filler(connection: psycopg.Connection) -> None:
+        for size in sizes:
             connection.execute(SPAWN_MANY, (body, size))
+
+    with connected(arguments) as one, connected(arguments) as other:
+        stopwatch = Stopwatch()
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(filler, (one, other)))
         return stopwatch.read(arguments.jobs)
 
 
@@ -151,7 +159,8 @@ if __name__ == "__main__":
     main(
         package="absurd-sdk",
         keeps="the task's row and its run's row",
-        settings=f"psycopg; polling each {POLL_SECONDS * 1000:.0f} ms; filled by {FILL:,} in SQL",
+        settings=f"psycopg; polling each {POLL_SECONDS * 1000:.0f} ms;"
+        f" filled by {FILL:,} in SQL, two at once",
         verbs={
             "setup": setup,
             "fill": fill,

@@ -21,6 +21,7 @@ from protocol import (
 WORKERS = 500
 CLAIM = 500
 CONNECTIONS = 20
+POLL_MILLISECONDS = 10
 FILL = 2_000
 
 # Its view of all jobs takes minutes for what these sums tell at once: a ready entry stays until
@@ -114,7 +115,7 @@ async def working(client: AsyncClient, starts: Callable[[], None]) -> AsyncItera
 
     client.task(Noop, queue="default")(noop)
     queue = {"name": "default", "max_workers": WORKERS, "claim_batch_size": CLAIM}
-    await client.start([queue], poll_interval_ms=50)
+    await client.start([queue], poll_interval_ms=POLL_MILLISECONDS)
     try:
         yield
     finally:
@@ -131,7 +132,8 @@ if __name__ == "__main__":
     main(
         package="awa-pg",
         keeps="the job's entry and a receipt of its end, until its segment is pruned",
-        settings=f"queue storage, LISTEN on; filled by COPY of {FILL:,}, two at once",
+        settings=f"queue storage, LISTEN on, polling each {POLL_MILLISECONDS} ms;"
+        f" filled by COPY of {FILL:,}, two at once",
         verbs={
             "setup": setup,
             "fill": fill,

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench import contestants, report
 from bench.contestants import DIRECTORY, Contestant
+from bench.figures import Measurement
 from bench.measuring import NotProven
 from bench.peers import PEERS
 from bench.places import Engine, PostgresEngine, SqliteEngine
@@ -45,6 +46,12 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="5, or 1 when quick")
     parser.add_argument("--jobs", type=int, help="of a drain, instead of the usual")
     parser.add_argument("--quick", action="store_true", help="small, under four minutes")
+    parser.add_argument(
+        "--brief", action="store_true", help="drains of one size alone, by one process alone"
+    )
+    parser.add_argument(
+        "--add", action="store_true", help="keep what an earlier run has of other scenarios"
+    )
     parser.add_argument("--from", dest="source", type=Path, help="report on a JSON file instead")
     parser.add_argument("--write-docs", action="store_true", help="table and plot into docs/")
     given = parser.parse_args(words)
@@ -62,7 +69,8 @@ def _words(text: str) -> list[str]:
 def scale_of(given: argparse.Namespace) -> Scale:
     """Tell how much of everything was asked for."""
     usual = QUICK if given.quick else Scale()
-    return msgspec.structs.replace(usual, jobs=given.jobs) if given.jobs else usual
+    larger = usual.larger and not given.brief
+    return msgspec.structs.replace(usual, jobs=given.jobs or usual.jobs, larger=larger)
 
 
 def main() -> int:
@@ -131,6 +139,7 @@ def measure(
         rounds=given.rounds,
         quick=given.quick,
         missing=missing,
+        measurements=earlier(RESULTS, selected(_words(given.only))) if given.add else [],
     )
     try:
         with ExitStack() as stack:
@@ -151,6 +160,16 @@ def measure(
     except KeyboardInterrupt:
         results.interrupted = True
     return results
+
+
+def earlier(file: Path, again: Sequence[str]) -> list[Measurement]:
+    """Read what an earlier run found in scenarios that are not measured again."""
+    if not file.exists():
+        return []
+    results = msgspec.json.decode(file.read_bytes(), type=Results)
+    # A drain measures the submits before it, too.
+    replaced = {*again, "submit"} if "drain" in again else set(again)
+    return [one for one in results.measurements if one.scenario not in replaced]
 
 
 def introduced(found: Sequence[Contestant], results: Results) -> list[Contestant]:

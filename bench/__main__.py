@@ -29,6 +29,8 @@ from bench.running import Results, Run, machine
 from bench.scenarios import QUICK, SCENARIOS, Scale, selected
 
 RESULTS = Path(__file__).parent / "results" / "bench.json"
+QUICK_RESULTS = RESULTS.with_name("quick.json")
+"""Apart: the docs are made from the other, which takes hours to measure."""
 PAGE = ROOT / "docs" / "performance.md"
 PICTURE = ROOT / "docs" / "performance.png"
 PLOT_PACKAGE = "matplotlib==3.10.7"
@@ -87,7 +89,7 @@ def main() -> int:
         keep(results)
     report.show(results, console)
     if given.source is None:
-        console.print(f"written to {RESULTS.relative_to(ROOT)}")
+        console.print(f"written to {results_file(results.quick).relative_to(ROOT)}")
     if given.write_docs and results.quick:
         errors.print("a quick run does not go into the docs: its figures show nothing")
         return 2
@@ -139,7 +141,7 @@ def measure(
         rounds=given.rounds,
         quick=given.quick,
         missing=missing,
-        measurements=earlier(RESULTS, selected(_words(given.only))) if given.add else [],
+        measurements=_earlier_asked(given),
     )
     try:
         with ExitStack() as stack:
@@ -160,6 +162,16 @@ def measure(
     except KeyboardInterrupt:
         results.interrupted = True
     return results
+
+
+def results_file(quick: bool) -> Path:
+    """Tell where a run leaves what it found."""
+    return QUICK_RESULTS if quick else RESULTS
+
+
+def _earlier_asked(given: argparse.Namespace) -> list[Measurement]:
+    again = selected(_words(given.only))
+    return earlier(results_file(given.quick), again) if given.add else []
 
 
 def earlier(file: Path, again: Sequence[str]) -> list[Measurement]:
@@ -206,20 +218,27 @@ def progress_bar(name: str) -> Iterator[Callable[[str, int], None]]:
 
 def keep(results: Results) -> None:
     """Write down what there is so far."""
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
+    file = results_file(results.quick)
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
 
 
 def write_docs(results: Results, source: Path) -> None:
-    """Draw the picture, and put it with the tables into the page."""
+    """Draw the picture, and put it with the tables into the page; an old one is not shown."""
+    report.write_docs(PAGE, results, with_picture=drawn(source))
+    console.print(f"written to {PAGE.relative_to(ROOT)}")
+
+
+def drawn(source: Path) -> bool:
+    """Draw the picture; tells whether that went well."""
     try:
         python = plotting_python(DIRECTORY / "plot")
         subprocess.run([python, ROOT / "bench/plot.py", source, PICTURE], check=True)
-        console.print(f"written to {PICTURE.relative_to(ROOT)}")
     except (OSError, subprocess.CalledProcessError) as error:
         errors.print(f"no plot: {error}", style="bold red", markup=False)
-    report.write_docs(PAGE, results, with_picture=PICTURE.exists())
-    console.print(f"written to {PAGE.relative_to(ROOT)}")
+        return False
+    console.print(f"written to {PICTURE.relative_to(ROOT)}")
+    return True
 
 
 def plotting_python(directory: Path) -> Path:

@@ -277,15 +277,7 @@ def verify(cell: Cell, place: Place, jobs: int | None) -> int:
     """
     if not cell.contestant.ours:
         return 0
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "verify", "--url", place.url, "--json"],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=limit_for(0) + (jobs or 0) / VERIFY_JOBS_PER_SECOND,
-        check=False,
-    )
+    done = _holdfast_verify(cell, place, limit_for(0) + (jobs or 0) / VERIFY_JOBS_PER_SECOND)
     if done.returncode != 0:
         raise NotProven(
             f"holdfast verify failed after {cell.scenario}, {cell.variant}: "
@@ -295,3 +287,23 @@ def verify(cell: Cell, place: Place, jobs: int | None) -> int:
     if jobs is not None and report["jobs"] != jobs:
         raise NotProven(f"holdfast verify saw {report['jobs']:,} jobs of {jobs:,} submitted")
     return int(report["events"])
+
+
+def _holdfast_verify(
+    cell: Cell, place: Place, limit_seconds: float
+) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", "holdfast.cli", "verify", "--url", place.url, "--json"],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=limit_seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NotProven(
+            f"holdfast verify did not end within {limit_seconds:.0f} s "
+            f"after {cell.scenario}, {cell.variant}"
+        ) from error

@@ -120,8 +120,8 @@ def rates(scenario: str, title: str, columns: Callable[[], Columns]) -> Maker:
             for variant in measured.variants(scenario)
             for spot in _spots(measured, scenario, variant, sqlite)
         ]
-        first = ("condition", "contestant", "jobs", "per second (lowest–highest)", "Holdfast is")
-        return Sheet(title=title, headings=(*first, *headings), rows=rows)
+        first = ("condition", "contestant", "jobs", "rounds", "per second (lowest–highest)")
+        return Sheet(title=title, headings=(*first, "Holdfast is", *headings), rows=rows)
 
     return make
 
@@ -143,9 +143,15 @@ def _head(spot: Spot) -> tuple[str, ...]:
         spot.variant,
         spot.contestant,
         f"{spot.measured.jobs(spot.scenario, spot.variant, spot.contestant):,}",
+        rounds(spot.figure("rate")),
         ranged(spot.figure("rate"), "{:,.0f}"),
         "" if found is None else times(found),
     )
+
+
+def rounds(found: Figure | None) -> str:
+    """Show of how many rounds a row is: growth has fewer, and who failed is not asked again."""
+    return "" if found is None else str(found.rounds)
 
 
 def ranged(found: Figure | None, form: str) -> str:
@@ -236,6 +242,7 @@ def latency_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
                     variant,
                     spot.contestant,
                     f"{measured.jobs('latency', variant, spot.contestant):,}",
+                    rounds(spot.figure("p50")),
                     ranged(spot.figure("p50"), "{:.1f}"),
                     ranged(spot.figure("p99"), "{:.1f}"),
                     spot.median("most", _one),
@@ -246,8 +253,9 @@ def latency_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
     return Sheet(
         title="Latency from submit to the handler's start",
         headings=(
-            *("condition", "contestant", "samples a round", "p50 ms (range)", "p99 ms (range)"),
-            *("slowest ms", "load asked/s", "load reached/s"),
+            *("condition", "contestant", "samples a round", "rounds"),
+            *("p50 ms (range)", "p99 ms (range)", "slowest ms"),
+            *("load asked/s", "load reached/s"),
         ),
         rows=rows,
         note="Half load is half of the rate at which the measured submits and drains together "
@@ -290,8 +298,8 @@ def conditions(results: Results) -> list[str]:
     return [
         f"{results.machine}, shared by client and server; Python {results.python}",
         *results.engines.values(),
-        f"{results.rounds} interleaved rounds, medians; CHECKPOINT before each stretch by the clock"
-        + (f"; {size}" if size else ""),
+        f"up to {results.rounds} interleaved rounds, as each row says, medians; "
+        "CHECKPOINT before each stretch by the clock" + (f"; {size}" if size else ""),
     ]
 
 

@@ -74,8 +74,8 @@ class Run:
         self._scale = scale
         self._say = say
         self._keep = keep
-        self._out: set[tuple[str, str]] = set()
-        """Contestants that failed at a scenario, which are not asked for it again."""
+        self._out: set[tuple[str, str, str]] = set()
+        """Scenario, variant and contestant of what failed, which is not tried again."""
 
     def scenario(self, name: str, rounds: int, step: Callable[[str, int], None]) -> None:
         """Measure one scenario in all its rounds; `step` hears of each cell and the total."""
@@ -89,7 +89,7 @@ class Run:
                 self._cell(cell, number)
 
     def _cell(self, cell: Cell, number: int) -> None:
-        key = (cell.scenario, cell.contestant.name)
+        key = (cell.scenario, cell.variant, cell.contestant.name)
         if key in self._out:
             return
         try:
@@ -98,7 +98,8 @@ class Run:
                     self._note(cell, finding, number)
         except Unsupported as error:
             self._out.add(key)
-            self.results.unsupported.append(str(error))
+            if str(error) not in self.results.unsupported:
+                self.results.unsupported.append(str(error))
         except ProgramError as error:
             if cell.contestant.ours:
                 raise NotProven(str(error)) from error

@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.__main__ import arguments, earlier, scale_of
+from bench import __main__ as bench_main
+from bench.__main__ import arguments, drawn, earlier, keep, scale_of
 from bench.figures import Measurement
 from bench.running import Results
 from bench.scenarios import QUICK, Scale
@@ -48,3 +49,19 @@ def test_an_earlier_run_gives_what_is_not_measured_again(tmp_path: Path) -> None
     file.write_bytes(msgspec.json.encode(results))
     assert [one.scenario for one in earlier(file, ["drain"])] == ["latency"]
     assert [one.scenario for one in earlier(file, ["latency"])] == ["submit", "drain"]
+
+
+def test_a_quick_run_leaves_the_figures_of_a_full_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_main, "RESULTS", tmp_path / "bench.json")
+    monkeypatch.setattr(bench_main, "QUICK_RESULTS", tmp_path / "quick.json")
+    keep(Results(machine="m", python="3", quick=True))
+    assert [file.name for file in tmp_path.iterdir()] == ["quick.json"]
+
+
+def test_a_picture_that_could_not_be_drawn_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_main, "plotting_python", lambda _: tmp_path / "no-python")
+    assert not drawn(tmp_path / "bench.json")

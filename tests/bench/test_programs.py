@@ -131,6 +131,14 @@ def test_a_ledger_that_does_not_verify_fails_the_bench(holdfast: Program, tmp_pa
         measuring.prove_drained(_cell(), place, JOBS)
 
 
+def test_a_verify_that_does_not_end_fails_the_bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "limit_for", lambda _: 0.001)
+    with pytest.raises(NotProven, match=r"did not end within 0 s after drain, 50 SQLite"):
+        measuring.verify(_cell(), SqlitePlace(tmp_path), None)
+
+
 def test_a_job_too_few_fails_the_bench(tmp_path: Path) -> None:
     place = SqlitePlace(tmp_path)
     measuring.drain(_cell(), place)

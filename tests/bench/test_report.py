@@ -54,13 +54,22 @@ def _results() -> Results:
 
 def test_medians_ranges_ratios_and_jobs_are_shown() -> None:
     text = markdown(_results())
-    assert "| 100,000 burst | holdfast | 100,000 | 1,000 (900–1,300) |" in text
-    assert "| graphile-worker batched | 2,000 | 1,075 (900–1,250) | 0.93× (0.80–1.00) |" in text
+    assert "| 100,000 burst | holdfast | 100,000 | 3 | 1,000 (900–1,300) |" in text
+    assert "| graphile-worker batched | 2,000 | 2 | 1,075 (900–1,250) | 0.93× (0.80–1.00) |" in text
     assert "| 12.3 |  | 1,234 |  | 64 |" in text
 
 
+def test_each_row_tells_its_own_rounds() -> None:
+    growth = {"scenario": "growth", "variant": "1,000,000 jobs", "jobs": 1_000_000}
+    results = _results()
+    results.measurements += [_measurement(HOLDFAST, n, 900.0, **growth) for n in range(2)]
+    text = markdown(results)
+    assert "up to 3 interleaved rounds, as each row says" in text
+    assert "| 1,000,000 jobs | holdfast | 1,000,000 | 2 | 900 (900–900) |" in text
+
+
 def test_a_contestant_on_sqlite_is_compared_with_holdfast_there() -> None:
-    assert "| huey | 100,000 | 100 (100–100) | 7.00× (7.00–7.00) |" in markdown(_results())
+    assert "| huey | 100,000 | 1 | 100 (100–100) | 7.00× (7.00–7.00) |" in markdown(_results())
 
 
 def test_a_miss_is_written_as_one() -> None:

@@ -152,8 +152,21 @@ def test_a_peer_that_leaves_jobs_behind_does_not_count_and_the_rest_goes_on(tmp_
     run = _run(tmp_path, _contestant("lazy", left=3), _contestant("b"), say=said.append)
     run.scenario("drain", 2, lambda *_: None)
     assert {one.contender for one in run.results.measurements} == {"b"}
-    assert run.results.failures == ["drain, 10 analysed: lazy left 3 of 10 jobs"]
+    assert run.results.failures == [
+        "drain, 10 analysed: lazy left 3 of 10 jobs",
+        "drain, 10 burst: lazy left 3 of 10 jobs",
+    ]
     assert any("lazy left 3 of 10 jobs" in text for text in said)
+
+
+def test_a_failure_under_one_condition_leaves_the_others_measured(tmp_path: Path) -> None:
+    # The log of the place tells a program whether the tables were analysed.
+    code = PROGRAM.replace("LEFT", 'int("ANALYZE" in open(options["--url"]).read().split()[-4:])')
+    run = _run(tmp_path, _contestant("a", code=code))
+    run.scenario("drain", 2, lambda *_: None)
+    assert run.results.failures == ["drain, 10 analysed: a left 1 of 10 jobs"]
+    drained = [one for one in run.results.measurements if one.scenario == "drain"]
+    assert [(one.variant, one.round) for one in drained] == [("10 burst", 0), ("10 burst", 1)]
 
 
 def test_a_peer_that_did_other_than_asked_does_not_count(tmp_path: Path) -> None:

@@ -117,8 +117,19 @@ def test_growth_is_judged_on_history_too() -> None:
         _one("growth", "1,000,000 jobs", HOLDFAST, rate=9.5),
         _one("growth", "100,000 jobs on 5,000,000 events of history", HOLDFAST, rate=7.0),
     ]
-    judged = _judged("growth 10⁴ → 10⁶, PostgreSQL", *found)
+    judged = _judged("growth 10⁴ or 10⁵ → 10⁶, PostgreSQL", *found)
     assert (judged.value, judged.verdict) == (0.7, Verdict.MISSED)
+
+
+def test_a_slow_start_of_the_smallest_drain_does_not_flatter_the_growth() -> None:
+    found = [
+        _one("growth", "10,000 jobs", HOLDFAST, rate=8.0),
+        _one("growth", "100,000 jobs", HOLDFAST, rate=16.0),
+        _one("growth", "1,000,000 jobs", HOLDFAST, rate=8.0),
+    ]
+    judged = _judged("growth 10⁴ or 10⁵ → 10⁶, PostgreSQL", *found)
+    assert (judged.value, judged.verdict) == (0.5, Verdict.MISSED)
+    assert "1,000,000 jobs vs 100,000" in judged.shown
 
 
 def test_every_target_says_when_it_was_not_measured() -> None:

@@ -23,6 +23,8 @@ from bench.places import Place, Usage
 from bench.protocol import ROOT, Program, ProgramError, Reply, Running, limit_for, number
 
 POLL_SECONDS = 0.3
+WARM_UPS = 1
+"""First latencies that do not count, whoever they are of: the worker has only just started."""
 VERIFY_JOBS_PER_SECOND = 2000
 Values: TypeAlias = Mapping[str, float]
 
@@ -226,16 +228,18 @@ def latency(cell: Cell, place: Place) -> list[Finding]:
     """Measure from the begin of a submit to the begin of its handler."""
     cell.program.ask("setup", url=place.url)
     place.rest()
+    asked = cell.samples + WARM_UPS
     reply = cell.program.ask(
         "latency",
         url=place.url,
-        samples=cell.samples,
+        samples=asked,
         rate=cell.rate or None,
         limit_seconds=limit_for(0) + cell.samples,
     )
     times = reply.get("ms")
-    if not isinstance(times, list) or len(times) < cell.samples:
-        raise ProgramError(f"{cell.contestant.name} gave fewer than {cell.samples} latencies")
+    if not isinstance(times, list) or len(times) < asked:
+        raise ProgramError(f"{cell.contestant.name} gave fewer than {asked} latencies")
+    times = times[WARM_UPS:]
     values = {"p50": percentile(times, 0.5), "p99": percentile(times, 0.99), "most": max(times)}
     if cell.rate:
         values |= {"asked_rate": cell.rate, "rate": number(cell.contestant.name, reply, "rate")}

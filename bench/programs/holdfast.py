@@ -14,9 +14,11 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import cache
+from importlib.metadata import version as version_of
 from typing import Any
 
-from bench.programs.speaking import Reply, Stretch, Verb, peak_memory_bytes, speak
+from bench.programs.speaking import Reply, Stretch, Verb, noise, peak_memory_bytes, speak
 from holdfast import Context, Holdfast, Task, __version__
 from holdfast.lifecycle.states import EventType, State
 from holdfast.wiring import migrate, read_address
@@ -43,7 +45,6 @@ class Counted:
         self.ended = 0
         self.wanted = 0
         self.stretch: Stretch | None = None
-        self.busy_seconds = 0.0
         self.all_ended = asyncio.Event()
 
     def began(self) -> None:
@@ -72,9 +73,7 @@ async def noop(data: str) -> None:
 async def sleepers(data: str) -> None:
     """Wait for ten milliseconds."""
     counted.began()
-    began = time.monotonic()
     await asyncio.sleep(NAP_SECONDS)
-    counted.busy_seconds += time.monotonic() - began
     counted.end()
 
 
@@ -111,7 +110,8 @@ async def version(_: argparse.Namespace) -> Reply:
     return {
         "version": __version__,
         "keeps": "the whole job: its row, every event, arguments and result",
-        "settings": "defaults: concurrency 20, no option given",
+        "settings": "defaults: concurrency 20, no option given; "
+        f"asyncpg {version_of('asyncpg')}, apsw {version_of('apsw')}",
     }
 
 
@@ -135,7 +135,11 @@ async def fill(given: argparse.Namespace) -> Reply:
 
 def payload(number: int, size: int) -> str:
     """Make an argument that is not the same twice, of about so many bytes."""
-    return str(number).rjust(size, "x")
+    return str(number) + _noise(size)[len(str(number)) :]
+
+
+# Made once, as peers make theirs: what is measured is not how it is made.
+_noise = cache(noise)
 
 
 async def single(given: argparse.Namespace) -> Reply:
@@ -165,8 +169,13 @@ async def drain(given: argparse.Namespace) -> Reply:
         assert counted.stretch is not None
         reply = counted.stretch.reply(given.jobs, rss=peak_memory_bytes())
     if given.mode == "sleepers":
-        reply["idle"] = 1 - counted.busy_seconds / (SLEEPERS * reply["seconds"])
+        reply["idle"] = idle_share(given.jobs, reply["seconds"])
     return reply
+
+
+def idle_share(jobs: int, seconds: float) -> float:
+    """Tell which share of the slots' time was no nap: one that woke late was idle then."""
+    return 1 - NAP_SECONDS * jobs / (SLEEPERS * seconds)
 
 
 async def _drain_shared() -> Reply:
@@ -220,8 +229,6 @@ async def latency(given: argparse.Namespace) -> Reply:
 
 
 async def _probe(worker: asyncio.subprocess.Process, samples: int) -> list[float]:
-    await probe.submit(-1)
-    await _line(worker)
     found = []
     for number in range(samples):
         await asyncio.sleep(random.uniform(*PAUSES_SECONDS))

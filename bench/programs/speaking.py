@@ -8,7 +8,9 @@ import json
 import resource
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, TypeAlias
 
 Reply: TypeAlias = dict[str, Any]
@@ -53,6 +55,15 @@ class Stretch:
         """Tell what so many jobs took."""
         seconds, cpu = time.monotonic() - self.began, time.process_time() - self._cpu
         return {"jobs": jobs, "seconds": seconds, "cpu": cpu, **more}
+
+
+def noise(size: int) -> str:
+    """Make text of so many letters that PostgreSQL cannot compress.
+
+    Base64 of bytes that look random, but are the same for everybody: hashes of numbers.
+    """
+    hashes = (sha256(b"bench %d" % number).digest() for number in range(-(-size // 42)))
+    return b64encode(b"".join(hashes)).decode()[:size]
 
 
 def peak_memory_bytes() -> int:

@@ -16,6 +16,7 @@ import pytest
 from bench.peers import PEERS, PROGRAMS, Peer
 from bench.peers.calling import ProgramError, call
 from bench.peers.environments import InstallError, NodeEnvironment, PythonEnvironment
+from bench.programs.speaking import noise
 
 NPM = NodeEnvironment(packages={"some-peer": "1.2.3"})
 PYTHON = PythonEnvironment(name="some-peer", packages={"some-peer": "1.2.3", "driver": "4.5"})
@@ -61,6 +62,23 @@ def test_a_program_can_be_read_by_its_interpreter(peer: Peer, tmp_path: Path) ->
 def test_what_programs_share_can_be_read_too(tmp_path: Path) -> None:
     for shared in PROGRAMS.glob("protocol.*"):
         _read_by_its_interpreter(shared, tmp_path)
+
+
+@pytest.mark.parametrize("size", [1, 42, 43, 1024])
+def test_everybody_carries_the_same_payload(size: int) -> None:
+    ours = noise(size)
+    assert len(ours) == size
+    code = f"import protocol; print(protocol.payload({size})['data'])"
+    assert _said(sys.executable, "-c", code) == ours
+    if (node := which("node")) is not None:
+        code = 'import("./protocol.mjs").then((all) => console.log(all.payload().data))'
+        assert _said(node, "-e", code, "--", "--bytes", str(size)) == ours
+
+
+def _said(*command: str) -> str:
+    return subprocess.run(
+        command, cwd=PROGRAMS, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def test_no_program_is_left_without_a_peer() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zlib
 from pathlib import Path
 
 import apsw
@@ -12,6 +13,7 @@ from bench import measuring
 from bench.contestants import HOLDFAST, HOLDFAST_SQLITE, Contestant
 from bench.measuring import Cell, NotProven
 from bench.places import PostgresPlace, SqlitePlace, server_cpu_seconds
+from bench.programs.holdfast import idle_share, payload
 from bench.protocol import Program
 from tests.support.postgres import PostgresCluster, database_of
 
@@ -90,7 +92,22 @@ def test_the_store_alone(url: str) -> None:
 
 
 def test_everybody_tells_what_it_is(holdfast: Program) -> None:
-    assert set(holdfast.ask("version")) == {"version", "keeps", "settings"}
+    told = holdfast.ask("version")
+    assert set(told) == {"version", "keeps", "settings"}
+    assert "asyncpg 0." in told["settings"]
+
+
+def test_no_argument_is_the_same_twice_nor_compressible() -> None:
+    assert payload(7, 0) == "7"
+    one, other = payload(7, 1000), payload(12, 1000)
+    assert one != other
+    assert len(one) == len(other) == 1000
+    assert len(zlib.compress(one.encode())) > 700
+
+
+def test_slots_that_wake_late_were_idle() -> None:
+    # Twice as long as a hundred slots need for naps of ten milliseconds.
+    assert idle_share(jobs=10_000, seconds=2.0) == pytest.approx(0.5)
 
 
 def _cell(**changes: int) -> Cell:

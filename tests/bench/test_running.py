@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bench import contestants, measuring
@@ -194,6 +195,15 @@ def test_a_failure_of_holdfast_fails_the_bench(tmp_path: Path) -> None:
     run = _run(tmp_path, _contestant(HOLDFAST, code="raise SystemExit(9)", ours=True))
     with pytest.raises(NotProven, match="ended with code 9"):
         run.scenario("drain", 1, lambda *_: None)
+
+
+def test_the_first_latency_counts_of_nobody(tmp_path: Path) -> None:
+    code = PROGRAM.replace('{"left": LEFT}', '{}, "latency": {"ms": [900.0] + [2.0] * 4}')
+    cell = msgspec.structs.replace(_drain_cell(_contestant("a", code=code)), samples=4)
+    [found] = measuring.latency(cell, FakePlace(tmp_path / "log"))
+    assert found.values == {"p50": 2.0, "p99": 2.0, "most": 2.0}
+    with pytest.raises(ProgramError, match="fewer than 6 latencies"):
+        measuring.latency(msgspec.structs.replace(cell, samples=5), FakePlace(tmp_path / "log"))
 
 
 def test_several_processes_are_timed_by_their_own_clocks() -> None:

@@ -14,6 +14,7 @@ from protocol import (
     by_callers,
     by_chunks,
     main,
+    noise,
     over_by_signal,
     patience,
 )
@@ -48,7 +49,7 @@ async def setup(arguments: argparse.Namespace) -> Answer:
 
 
 async def fill(arguments: argparse.Namespace) -> Answer:
-    job = Noop("x" * (arguments.bytes or 1))
+    job = Noop(noise(arguments.bytes or 1))
     async with opened(arguments) as client:
         await count_left(client)
         return await by_chunks(
@@ -57,7 +58,7 @@ async def fill(arguments: argparse.Namespace) -> Answer:
 
 
 async def single(arguments: argparse.Namespace) -> Answer:
-    job = Noop("x" * (arguments.bytes or 1))
+    job = Noop(noise(arguments.bytes or 1))
     async with opened(arguments) as client:
         await count_left(client)
         return await by_callers(arguments.jobs, arguments.callers, lambda: client.insert(job))

@@ -3,6 +3,7 @@
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import psycopg
@@ -41,12 +42,19 @@ def fill(arguments: argparse.Namespace) -> Answer:
     body = payload(arguments.bytes)
     client = DBOSClient(system_database_url=arguments.url)
     engine = sqlalchemy.create_engine(arguments.url.replace("://", "+psycopg://", 1))
-    with engine.connect() as connection:
-        stopwatch = Stopwatch()
-        for size in chunks(arguments.jobs, FILL):
+    # The iterator of a list can be shared by threads; a generator cannot.
+    sizes = iter(list(chunks(arguments.jobs, FILL)))
+
+    def filler(connection: sqlalchemy.Connection) -> None:
+        for size in sizes:
             for _ in range(size):
                 client.enqueue_in_transaction(connection, NOOP, body)
             connection.commit()
+
+    with engine.connect() as one, engine.connect() as other:
+        stopwatch = Stopwatch()
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(filler, (one, other)))
         return stopwatch.read(arguments.jobs)
 
 
@@ -132,7 +140,8 @@ if __name__ == "__main__":
     main(
         package="dbos",
         keeps="the workflow's row with its input and output",
-        settings=f"polling each {POLL_SECONDS * 1000:.0f} ms; filled by transactions of {FILL:,}",
+        settings=f"polling each {POLL_SECONDS * 1000:.0f} ms;"
+        f" filled by transactions of {FILL:,}, two at once",
         verbs={
             "setup": setup,
             "fill": fill,

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -98,7 +99,8 @@ if __name__ == "__main__":
     main(
         package="huey",
         keeps="nothing: a job's row is deleted before its handler runs",
-        settings=f"synchronous=FULL, WAL; polling each {POLL_SECONDS * 1000:.0f} ms; one by one",
+        settings=f"the interpreter's SQLite {sqlite3.sqlite_version}, synchronous=FULL, WAL;"
+        f" polling each {POLL_SECONDS * 1000:.0f} ms; one by one",
         verbs={
             "setup": setup,
             "fill": fill,

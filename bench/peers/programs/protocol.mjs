@@ -1,5 +1,6 @@
 // What every npm peer's program shares: its command line, its clocks, its one line of JSON.
 
+import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import path from "node:path";
@@ -38,7 +39,7 @@ const manifest = path.resolve(options.packages, "package.json");
 export const load = createRequire(manifest);
 
 export async function main({ name, keeps, settings, verbs }) {
-  const known = { version: () => ({ version: versionOf(name), keeps, settings }), ...verbs };
+  const known = { version: () => tellVersion({ name, keeps, settings }), ...verbs };
   const verb = positionals[0];
   if (options.help || !Object.hasOwn(known, verb ?? "")) {
     console.error(`usage: --packages DIRECTORY ${Object.keys(known).join("|")} --url DATABASE ...`);
@@ -49,13 +50,28 @@ export async function main({ name, keeps, settings, verbs }) {
   process.exit(0);
 }
 
+function tellVersion({ name, keeps, settings }) {
+  const under = `Node ${process.versions.node}, pg ${versionOf("pg")}`;
+  return { version: versionOf(name), keeps, settings: `${under}; ${settings}` };
+}
+
 function versionOf(name) {
   const file = path.join(path.dirname(manifest), "node_modules", name, "package.json");
   return JSON.parse(readFileSync(file, "utf-8")).version;
 }
 
 export function payload() {
-  return options.bytes ? { data: "x".repeat(options.bytes) } : { n: 1 };
+  return options.bytes ? { data: noise(options.bytes) } : { n: 1 };
+}
+
+// Makes text of so many letters that PostgreSQL cannot compress: base64 of bytes that look random,
+// but are the same for everybody: hashes of numbers.
+export function noise(size) {
+  const hashes = [];
+  for (let letters = 0; letters < size; letters += 42) {
+    hashes.push(createHash("sha256").update(`bench ${hashes.length}`).digest());
+  }
+  return Buffer.concat(hashes).toString("base64").slice(0, size);
 }
 
 // Submits all jobs by chunks, so that the client prepares one while the server writes another.

@@ -12,8 +12,10 @@ import resource
 import signal
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from importlib.metadata import version
 from itertools import count
 from typing import Any
@@ -59,7 +61,16 @@ def _parser(package: str, verbs: list[str]) -> argparse.ArgumentParser:
 
 def payload(size: int) -> dict[str, Any]:
     """What a job carries: next to nothing, or so many bytes."""
-    return {"data": "x" * size} if size else {"n": 1}
+    return {"data": noise(size)} if size else {"n": 1}
+
+
+def noise(size: int) -> str:
+    """Make text of so many letters that PostgreSQL cannot compress.
+
+    Base64 of bytes that look random, but are the same for everybody: hashes of numbers.
+    """
+    hashes = (sha256(b"bench %d" % number).digest() for number in range(-(-size // 42)))
+    return b64encode(b"".join(hashes)).decode()[:size]
 
 
 def chunks(total: int, size: int) -> Iterator[int]:

@@ -69,6 +69,7 @@ ACTS: dict[str, Callable[[History], c.Command]] = {
     "beat": lambda h: c.Heartbeat(actor=_owner(h), by_handler=True),
     "adopt": lambda h: c.Adopt(actor=Actor(Role.HOST, f"host-1/{h.job.rev}")),
     "step": lambda h: c.Step(actor=_owner(h), name="charge"),
+    "step_fails": lambda h: c.Step(actor=_owner(h), name="charge", failed=True, body=b"{}"),
     "wait": lambda h: c.Wait(actor=_owner(h), signal="approved"),
     "signal": lambda h: c.SignalJob(actor=CONTROL, name="approved"),
     "resume": lambda h: c.Resume(actor=CONTROL),

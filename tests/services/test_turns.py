@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -31,32 +32,38 @@ async def run_all(app: Holdfast, task: Any) -> list[Any]:
         return [await job.result(LIMIT) for job in jobs]
 
 
+def own_task() -> asyncio.Task[Any]:
+    """Tell the task that a handler runs in."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
 async def test_handlers_that_never_wait_share_a_task_and_no_variable(app: Holdfast) -> None:
     variable: ContextVar[str] = ContextVar("variable", default="clean")
-    tasks: set[Any] = set()
+    tasks: set[str] = set()
 
     @app.task
     async def leaves(number: int) -> str:
-        tasks.add(asyncio.current_task())
+        tasks.add(own_task().get_name())
         before = variable.get()
         variable.set(f"of {number}")
         return before
 
     assert await run_all(app, leaves) == ["clean"] * JOBS
-    assert None not in tasks
     assert len(tasks) < JOBS / 2
 
 
 async def test_a_task_in_which_a_handler_waited_is_not_used_again(app: Holdfast) -> None:
     variable: ContextVar[int] = ContextVar("variable")
-    tasks: list[Any] = []
+    tasks: list[str] = []
 
     @app.task
     async def waits(number: int) -> int:
-        tasks.append(asyncio.current_task())
+        tasks.append(own_task().get_name())
         variable.set(number)
         await asyncio.sleep(0)
-        assert asyncio.current_task() is tasks[-1]
+        assert own_task().get_name() == tasks[-1]
         return variable.get()
 
     assert await run_all(app, waits) == list(range(JOBS))
@@ -66,12 +73,10 @@ async def test_a_task_in_which_a_handler_waited_is_not_used_again(app: Holdfast)
 async def test_a_handler_that_cancels_its_own_task_spoils_no_other(app: Holdfast) -> None:
     @app.task(retries=0)
     async def cancels(number: int) -> int:
-        task = asyncio.current_task()
-        assert task is not None
         if number % 2:
             await asyncio.sleep(0)
         else:
-            task.cancel()
+            own_task().cancel()
         return number
 
     assert await run_all(app, cancels) == list(range(JOBS))
@@ -106,12 +111,49 @@ async def test_who_cancels_a_task_after_its_job_hurts_nobody(
 
     @app.task(retries=0)
     async def leaves_a_canceller(number: int) -> int:
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().call_soon(task.cancel)
+        asyncio.get_running_loop().call_soon(own_task().cancel)
         return number
 
     assert await run_all(app, leaves_a_canceller) == list(range(JOBS))
+
+
+def _cancels_later(_: list[str]) -> None:
+    asyncio.get_running_loop().call_later(0.005, own_task().cancel)
+
+
+def _takes_its_cancel_back(_: list[str]) -> None:
+    own_task().cancel()
+    own_task().uncancel()
+
+
+def _wants_to_hear_of_its_end(heard: list[str]) -> None:
+    own_task().add_done_callback(lambda task: heard.append(task.get_name()))
+
+
+@pytest.mark.parametrize(
+    "deed", [_cancels_later, _takes_its_cancel_back, _wants_to_hear_of_its_end]
+)
+async def test_what_is_left_to_a_task_concerns_no_later_job(
+    app: Holdfast, deed: Callable[[list[str]], None]
+) -> None:
+    """A handler that never waits may still tell others of its task."""
+    heard: list[str] = []
+    used: list[str] = []
+    waited: list[str] = []
+
+    @app.task(retries=0)
+    async def leaves(number: int) -> int:
+        if number % 2:
+            waited.append(own_task().get_name())
+            await asyncio.sleep(0.01)
+        else:
+            used.append(own_task().get_name())
+            deed(heard)
+        return number
+
+    assert await run_all(app, leaves) == list(range(JOBS))
+    assert not set(waited) & set(used)
+    assert set(heard) <= set(used)
 
 
 async def test_nothing_is_left_of_an_attempt_that_has_ended(app: Holdfast) -> None:

@@ -16,15 +16,6 @@ JSON = "application/json"
 _encoder = msgspec.json.Encoder()
 
 
-class UnfitField(ValidationError):
-    """Input that does not fit; `field` says where, as a JSON path."""
-
-    def __init__(self, message: str, field: str | None) -> None:
-        """Say what is wrong, and where."""
-        super().__init__(message)
-        self.field = field
-
-
 async def read_body(request: Request, kind: type[T]) -> T:
     """Read a JSON body as `kind`."""
     _check_media(request)
@@ -36,13 +27,13 @@ def read_json(text: bytes, kind: type[T]) -> T:
     try:
         found: T = _decoder(kind).decode(text)
     except RecursionError as error:
-        raise UnfitField(f"the body is nested deeper than {DEPTH_LIMIT} levels", None) from error
+        raise ValidationError(f"the body is nested deeper than {DEPTH_LIMIT} levels") from error
     except msgspec.ValidationError as error:
         message, _, path = str(error).rpartition(" - at `")
         field = path.removesuffix("`") if message else None
-        raise UnfitField(message or str(error), field) from error
+        raise ValidationError(message or str(error), field=field) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnfitField(f"the body is not JSON: {error}", None) from error
+        raise ValidationError(f"the body is not JSON: {error}") from error
     return found
 
 

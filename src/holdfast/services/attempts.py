@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 import types
@@ -114,15 +115,18 @@ class Attempts:
 
     async def _work(self, held: Held) -> None:
         """Run attempts, one after the other, while it is their turn."""
-        task = held.attempt_task
+        task, held.attempt_task = held.attempt_task, None
         following: Held | None = held
         while following is not None:
             held = following
+            before = None if task is None else _marks(task)
             held.attempt_task = task
             await self._run(held)
-            # A handler that waited may have told others of its task, and one that was cancelled
-            # has spoilt it: the next one is run in a task of its own.
-            if held.waited or task is None or task.cancelling() or not await self._give_way():
+            # In the task of a handler that waited, spoilt it or told others of it no other runs:
+            # what is done to that task later is meant for a job that has ended.
+            if held.waited or task is None or _marks(task) != before:
+                break
+            if not await self._give_way():
                 break
             following = self._follow()
             if following is not None:
@@ -439,3 +443,17 @@ def _packed(task: Task[Any, Any], value: Any) -> Body:
         return task.pack_result(value)
     except BadData as error:
         raise UnfitResult(f"the result of {task.name} cannot be kept: {error}") from error
+
+
+def _marks(task: asyncio.Task[None]) -> tuple[int, int, bool, int]:
+    """Tell what is otherwise of a task once a handler has spoilt it or told others of it.
+
+    It has one more reference if it, or its `cancel`, was kept. A cancel that was taken back may
+    still strike at the next wait.
+    """
+    return (
+        sys.getrefcount(task),
+        task.cancelling(),
+        getattr(task, "_must_cancel", False),
+        len(getattr(task, "_callbacks", None) or ()),
+    )

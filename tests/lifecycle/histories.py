@@ -341,10 +341,12 @@ def _cancel(pick: Pick, history: History) -> dict[str, Any]:
 
 
 def _step(pick: Pick, history: History) -> dict[str, Any]:
+    how = pick(("started", "failed", "done"))
     return {
         "name": pick(("charge", "mail")),
-        "started": pick(YES_NO),
-        "consumes": pick((None, None, *SIGNALS)),
+        "started": how == "started",
+        "failed": how == "failed",
+        "consumes": pick((None, None, *SIGNALS)) if how == "done" else None,
     }
 
 

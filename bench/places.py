@@ -73,20 +73,21 @@ class PostgresPlace:
         asked = "SELECT pg_current_wal_insert_lsn() - '0/0', pg_database_size(current_database())"
         wal, disk = self._cluster.sql(asked, database_of(self.url)).split("|")
         return Usage(
-            cpu_seconds=server_cpu_seconds(self._cluster), wal_bytes=int(wal), disk_bytes=int(disk)
+            cpu_seconds=server_cpu_seconds(self._cluster.data_directory),
+            wal_bytes=int(wal),
+            disk_bytes=int(disk),
         )
 
 
-def server_cpu_seconds(cluster: PostgresCluster) -> float:
+def server_cpu_seconds(data_directory: Path) -> float:
     """Add up the server's processes, those that have ended too: their parent has inherited them."""
-    postmaster = (cluster.data_directory / "postmaster.pid").read_text().splitlines()[0]
+    postmaster = (data_directory / "postmaster.pid").read_text().splitlines()[0]
     total = 0
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
         try:
-            # After the name, which may hold spaces: state, parent, …, then the four times.
-            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            fields = _stat(process)
         except OSError:
             continue
         if process.name == postmaster:
@@ -94,6 +95,16 @@ def server_cpu_seconds(cluster: PostgresCluster) -> float:
         elif fields[1] == postmaster:
             total += sum(map(int, fields[11:13]))
     return total / TICKS
+
+
+def cpu_seconds(pid: int) -> float:
+    """Tell what one process has used so far."""
+    return sum(map(int, _stat(Path(f"/proc/{pid}"))[11:13])) / TICKS
+
+
+def _stat(process: Path) -> list[str]:
+    # After the name, which may hold spaces: state, parent, …, then the four times.
+    return (process / "stat").read_text().rpartition(")")[2].split()
 
 
 class PostgresEngine:

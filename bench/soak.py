@@ -155,7 +155,9 @@ def line(window: Window) -> str:
         f"{window.throughput:8,.0f}/s  waiting {window.waiting:6,}  "
         f"p50 {window.p50_ms:7.1f}  p99 {window.p99_ms:7.1f} ms  "
         f"{window.bytes_per_job:6,.0f} B/job  WAL {window.wal_bytes_per_job:6,.0f}  "
-        f"dead {window.dead_rows:9,}  RSS {window.rss_bytes / 1e6:4.0f} MB"
+        f"dead {window.dead_jobs + window.dead_claims:9,}  "
+        f"CPU {window.server_micros_per_job:5,.0f} + {window.worker_micros_per_job:5,.0f} µs/job  "
+        f"RSS {window.rss_bytes / 1e6:4.0f} MB"
     )
 
 

@@ -9,12 +9,14 @@ from typing import Any
 import asyncpg
 from msgspec import Struct
 
+from bench.places import cpu_seconds, server_cpu_seconds
 from bench.soak_verdict import Window
 
 TABLES = """
 SELECT coalesce(sum(pg_total_relation_size(relid)), 0)::bigint,
-    coalesce(sum(pg_indexes_size(relid)), 0)::bigint, coalesce(sum(n_live_tup), 0)::bigint,
-    coalesce(sum(n_dead_tup), 0)::bigint,
+    coalesce(sum(pg_indexes_size(relid)), 0)::bigint,
+    coalesce(sum(n_dead_tup) FILTER (WHERE relname = 'jobs'), 0)::bigint,
+    coalesce(sum(n_dead_tup) FILTER (WHERE relname = 'claims'), 0)::bigint,
     (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint
 FROM pg_stat_user_tables
 """
@@ -33,11 +35,13 @@ class _Reading(Struct, frozen=True):
     at: float
     submitted: int
     ended: int
+    server_seconds: float
+    worker_seconds: float
     newest: Any
     total: int
     indexes: int
-    live: int
-    dead: int
+    dead_jobs: int
+    dead_claims: int
     wal: int
 
 
@@ -64,6 +68,7 @@ class Sampler:
         p50, p99 = await self._connection.fetchval(LATENCY, before.newest)
         self._last = now
         came = max(now.submitted - before.submitted, 1)
+        went = max(now.ended - before.ended, 1)
         return Window(
             seconds=now.at - self._began,
             pinned=pinned,
@@ -74,16 +79,21 @@ class Sampler:
             bytes_per_job=(now.total - before.total) / came,
             index_bytes_per_job=(now.indexes - before.indexes) / came,
             wal_bytes_per_job=(now.wal - before.wal) / came,
-            live_rows=now.live,
-            dead_rows=now.dead,
+            dead_jobs=now.dead_jobs,
+            dead_claims=now.dead_claims,
+            server_micros_per_job=(now.server_seconds - before.server_seconds) / went * 1e6,
+            worker_micros_per_job=(now.worker_seconds - before.worker_seconds) / went * 1e6,
             rss_bytes=resident_bytes(self._pid),
         )
 
     async def _read(self, submitted: int) -> _Reading:
         ended = await self._connection.fetchval(ENDED) - self._before
         at = time.monotonic()
+        server = server_cpu_seconds(Path(await self._connection.fetchval("SHOW data_directory")))
+        used = (server, cpu_seconds(self._pid))
         newest = await self._connection.fetchval(NEWEST) or NOBODY
-        return _Reading(at, submitted, ended, newest, *await self._connection.fetchrow(TABLES))
+        tables = await self._connection.fetchrow(TABLES)
+        return _Reading(at, submitted, ended, *used, newest, *tables)
 
 
 def resident_bytes(pid: int) -> int:

@@ -179,4 +179,4 @@ def test_the_server_is_asked_what_it_used(
     assert after.cpu_seconds - before.cpu_seconds > 0.05
     assert after.wal_bytes - before.wal_bytes > 5_000_000
     assert after.disk_bytes - before.disk_bytes > 5_000_000
-    assert server_cpu_seconds(postgres_cluster) >= after.cpu_seconds
+    assert server_cpu_seconds(postgres_cluster.data_directory) >= after.cpu_seconds

@@ -23,8 +23,10 @@ CALM = Window(
     bytes_per_job=1600,
     index_bytes_per_job=400,
     wal_bytes_per_job=2400,
-    live_rows=1_000_000,
-    dead_rows=100_000,
+    dead_jobs=50_000,
+    dead_claims=2_000,
+    server_micros_per_job=300,
+    worker_micros_per_job=200,
     rss_bytes=60_000_000,
 )
 
@@ -55,7 +57,10 @@ def test_a_calm_soak_is_flat() -> None:
         ({"bytes_per_job": 1900}, "table and index bytes/job"),
         ({"index_bytes_per_job": 500}, "index bytes/job"),
         ({"wal_bytes_per_job": 3100}, "WAL bytes/job"),
-        ({"dead_rows": 400_000}, "dead rows per live row"),
+        ({"dead_jobs": 111_000}, "dead rows of jobs"),
+        ({"dead_claims": 15_000}, "dead rows of claims"),
+        ({"server_micros_per_job": 380}, "server CPU µs/job"),
+        ({"worker_micros_per_job": 260}, "worker CPU µs/job"),
         ({"rss_bytes": 80_000_000}, "worker RSS MB"),
     ],
 )
@@ -70,6 +75,10 @@ def test_what_drifts_is_named(late: dict[str, Any], measure: str) -> None:
         {"p50_ms": 7},
         {"p99_ms": 30},
         {"bytes_per_job": 1000},
+        {"dead_jobs": 109_000},
+        {"dead_claims": 13_000},
+        {"server_micros_per_job": 370},
+        {"worker_micros_per_job": 150},
         {"rss_bytes": 65_000_000},
     ],
 )
@@ -85,7 +94,7 @@ def test_the_first_window_is_not_judged() -> None:
 
 def test_a_pinned_snapshot_may_cost_space_but_no_throughput() -> None:
     swollen = [
-        replace(one, dead_rows=900_000, p99_ms=500) if one.pinned else one for one in windows()
+        replace(one, dead_jobs=900_000, p99_ms=500) if one.pinned else one for one in windows()
     ]
     assert drifted(swollen) == []
     slow = [replace(one, throughput=850) if one.pinned else one for one in windows()]
@@ -119,5 +128,7 @@ def test_a_short_soak_runs_and_verifies(postgres_url: str) -> None:
     assert [window.pinned for window in result.windows] == [False, False, True, False, False]
     assert sum(window.throughput for window in result.windows) > 0
     assert all(window.rss_bytes > 0 for window in result.windows)
+    assert sum(window.server_micros_per_job for window in result.windows) > 0
+    assert sum(window.worker_micros_per_job for window in result.windows) > 0
     for verdict in result.verdicts:
         assert verdict.measure in table(result)

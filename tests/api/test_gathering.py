@@ -110,6 +110,20 @@ async def test_a_batch_has_a_bound_in_bytes(
     assert store.batches[3:] == [2, 1]
 
 
+async def test_a_batch_that_is_full_by_its_bytes_leaves_beside_the_one_under_way(
+    greet: Task[[str], str], store: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "BATCH_BYTES", 1000)
+    gate = store.before = Gate()
+    many = asyncio.create_task(greet.submit_many([("x" * 400,)] * 5))
+    await gate.reached.wait()
+    await asyncio.sleep(0)
+    assert store.batches == [2, 2]
+    gate.opened.set()
+    await many
+    assert store.batches == [2, 2, 1]
+
+
 async def test_a_caller_that_goes_away_does_not_take_the_batch_along(
     watched: tuple[Holdfast, Watched], greet: Task[[str], str], store: Watched
 ) -> None:

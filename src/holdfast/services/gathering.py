@@ -93,10 +93,11 @@ class Gathering:
 
     def _whole_waits(self) -> bool:
         """Whether what waits fills a batch."""
-        jobs = 0
+        jobs = size = 0
         for sent in self._waiting:
             jobs += len(sent.jobs)
-            if jobs >= BATCH_JOBS:
+            size += sent.bytes
+            if jobs >= BATCH_JOBS or size >= BATCH_BYTES:
                 return True
         return False
 

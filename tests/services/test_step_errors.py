@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from holdfast import Context
 from holdfast.app import Holdfast
-from holdfast.errors import JobFailed
+from holdfast.durable.messages import Refused, Reply
+from holdfast.errors import HoldfastError, JobFailed
 from holdfast.lifecycle.states import State
+from holdfast.services.journal import Journal
 from tests.services.test_worker import LIMIT, types
 
 
@@ -37,6 +41,43 @@ async def test_the_error_of_a_step_that_the_handler_went_past_is_remembered(app:
         job = await order.submit()
         assert await job.result(LIMIT) == ["north", "south"]
     assert tries == ["north", "south", "given up"]
+    assert (await types(job)).count("step_failed") == 2
+
+
+async def test_errors_whose_writing_was_refused_are_remembered_with_the_next_step(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+    write = Journal._write
+
+    async def refuse_once(journal: Journal, *args: Any, failed: bool = False) -> Reply:
+        if failed and "refused" not in tries:
+            tries.append("refused")
+            return Refused("busy", "not now")
+        return await write(journal, *args, failed=failed)
+
+    monkeypatch.setattr(Journal, "_write", refuse_once)
+
+    def ask(shop: str) -> None:
+        tries.append(shop)
+        raise KeyError(shop)
+
+    @app.task(backoff="1ms")
+    async def order(ctx: Context) -> list[str]:
+        asked = [ctx.step("ask", ask, shop) for shop in ("north", "south")]
+        missed = await asyncio.gather(*asked, return_exceptions=True)
+        if ctx.attempt == 1:
+            with suppress(HoldfastError):
+                await ctx.step("give up", tries.append, "given up")
+        await ctx.step("end", tries.append, "end")
+        if ctx.attempt == 1:
+            raise OSError
+        return [repr(error) for error in missed]
+
+    async with app.worker():
+        job = await order.submit()
+        assert await job.result(LIMIT) == ["KeyError('north')", "KeyError('south')"]
+    assert tries == ["north", "south", "refused", "end"]
     assert (await types(job)).count("step_failed") == 2
 
 

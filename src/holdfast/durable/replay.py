@@ -209,9 +209,14 @@ class Durable(Driver):
         for _ in range(TURNS):
             # A handler that ends by such an error, while others go on beside it, has tries left.
             yield Pause(0.0)
-        failures, self._failures = self._failures, []
-        for failure in failures:
-            yield from self.inside(self.write(failure))
+        while self._failures:
+            # Taken off first: a step beside this one must not write it too.
+            failure = self._failures.pop(0)
+            try:
+                yield from self.inside(self.write(failure))
+            except HoldfastError:
+                self._failures.insert(0, failure)
+                raise
 
     def is_recorded(self, kind: str, name: str) -> bool:
         """Whether an earlier attempt made the call that would come next under this name."""

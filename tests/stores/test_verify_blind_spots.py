@@ -20,7 +20,7 @@ from holdfast.lifecycle import seal
 from holdfast.lifecycle.job import JobId
 from holdfast.ports import Store
 from holdfast.testing.acts import passed, running_job, submit_one
-from holdfast.testing.factories import CONTROL
+from holdfast.testing.factories import CONTROL, SHORT_RUN
 from holdfast.wiring import opened, read_address
 
 
@@ -119,6 +119,22 @@ async def test_a_held_job_without_a_claim_is_found_and_mended(store: Store, plac
     assert (await rebuild(store)).changed == 1
     assert await told(store) == []
     assert [held.id for held in await store.owned(job.owner or "")] == [job.id]
+
+
+async def test_a_held_job_that_is_rebuilt_twice_is_found_by_its_owner_and_a_sweep(
+    store: Store, place: str
+) -> None:
+    job = await running_job(store, policy=SHORT_RUN)
+    for _ in range(2):
+        await damage(place, "DELETE FROM jobs")
+        assert await store.owned(job.owner or "") == []
+        # A sweep that looks at the claim now would look again only in minutes.
+        await passed(store, job.lease_expires_at)
+        await store.due()
+        assert (await rebuild(store)).changed == 1
+    assert await told(store) == []
+    assert [held.id for held in await store.owned(job.owner or "")] == [job.id]
+    assert [lost.id for lost in (await store.due()).jobs] == [job.id]
 
 
 async def test_wrong_summaries_are_found_and_mended(store: Store, place: str) -> None:

@@ -423,8 +423,8 @@ SELECT request_id, ids, at FROM (
     (SELECT request_id, CASE WHEN held THEN ids ELSE '{}' END AS ids, at, expires_at FROM claims
      WHERE expires_at <= $1 ORDER BY expires_at LIMIT $3)
     UNION
-    (SELECT request_id, CASE WHEN held THEN ids ELSE '{}' END, at, expires_at FROM claims
-     WHERE epoch < $2 LIMIT $3)) AS c
+    (SELECT request_id, ids, at, expires_at FROM claims
+     WHERE epoch < $2 AND held ORDER BY epoch LIMIT $3)) AS c
 ORDER BY expires_at LIMIT $3
 
 -- name: due_leases
@@ -432,9 +432,10 @@ ORDER BY expires_at LIMIT $3
 SELECT {{columns.jobs}} FROM jobs WHERE id = ANY ($1::uuid[]) AND owner IS NOT NULL
 
 -- name: push_claims
--- Look at these claims again when their next lease may have passed.
-UPDATE claims AS c SET expires_at = d.expires_at
-FROM unnest($1::text[], $2::bigint[]) AS d(request_id, expires_at)
+-- Look at these claims again when their next lease may have passed. One of which nothing is held
+-- is closed: an owner that has died never does so.
+UPDATE claims AS c SET expires_at = d.expires_at, held = c.held AND d.held
+FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS d(request_id, expires_at, held)
 WHERE c.request_id = ANY (ARRAY[d.request_id])
 
 -- name: drop_claims
@@ -496,11 +497,13 @@ over AS (
 SELECT {{columns.jobs}} FROM found
 
 -- name: add_claims
--- An adopted or rebuilt job gets a claim of its own, for those who look for what is held.
+-- An adopted or rebuilt job gets a claim of its own, for those who look for what is held. One
+-- that is rebuilt again at the same revision has it already, and it may have been closed meanwhile.
 INSERT INTO claims (request_id, at, expires_at, epoch, owner, ids)
 SELECT 'job:' || j.id || ':' || j.rev, j.updated_at, 0, j.epoch, j.owner,
     ARRAY[j.id]
-FROM jobs AS j WHERE j.id = ANY ($1::uuid[]) ON CONFLICT DO NOTHING
+FROM jobs AS j WHERE j.id = ANY ($1::uuid[])
+ON CONFLICT (request_id) DO UPDATE SET held = true, expires_at = excluded.expires_at
 
 -- name: counts
 -- Summaries.

@@ -302,14 +302,14 @@ CREATE TABLE claims (
     epoch integer NOT NULL,
     owner text NOT NULL,
     ids uuid[] NOT NULL,
-    -- False once nothing of it is held any more, as its owner has seen: it is remembered only.
+    -- False once nothing of it is held, as its owner or a sweep has seen: it is remembered only.
     held boolean NOT NULL DEFAULT true
 );
 -- Long but random: to try to compress them costs 4 % of a claim.
 ALTER TABLE claims ALTER ids SET STORAGE EXTERNAL;
 CREATE INDEX claims_expires ON claims (expires_at);
 CREATE INDEX claims_owner ON claims (owner) WHERE held;
-CREATE INDEX claims_epoch ON claims (epoch);
+CREATE INDEX claims_epoch ON claims (epoch) WHERE held;
 
 CREATE TABLE keys (
     tenant text NOT NULL,

@@ -88,19 +88,20 @@ class PostgresStore(Committing):
         return Due(now=clock.now, epoch=clock.epoch, jobs=shown, more=more)
 
     async def _tidy_claims(self, claims: Sequence[Any], owned: dict[JobId, Job], now: int) -> None:
-        """Look at each claim again when a lease may pass; forget it when nothing is held."""
-        pushed: dict[str, int] = {}
+        """Look at each again when a lease may pass; close, later forget it if nothing is held."""
+        pushed: list[tuple[str, int, bool]] = []
         gone = []
         for request_id, held, at in claims:
             leases = [_look_at(owned[id_], now) for id_ in held if id_ in owned]
             if leases or at + CLAIM_MEMORY > now:
-                pushed[request_id] = min(leases, default=at + CLAIM_MEMORY)
+                look_at = min(leases, default=at + CLAIM_MEMORY)
+                pushed.append((request_id, look_at, bool(leases)))
             else:
                 gone.append(request_id)
         if gone:
             await self._fetch("drop_claims", gone)
         if pushed:
-            await self._fetch("push_claims", list(pushed), list(pushed.values()))
+            await self._fetch("push_claims", *map(list, zip(*pushed, strict=True)))
 
     async def unmark(self, marks: Sequence[Mark]) -> None:
         """Remove marks that were seen."""

@@ -63,12 +63,12 @@ def _is_lost(turn: Turn, job: Job) -> bool:
 
 
 def _tidy_claim(turn: Turn, request_id: str, at: int, held: Sequence[Job]) -> None:
-    """Look at a claim again when a lease may pass; forget it when nothing is held."""
+    """Look at a claim again when a lease may pass; close, later forget it if nothing is held."""
     if not held and at + CLAIM_MEMORY <= turn.now:
         turn.write("drop_claims", [(request_id,)])
     else:
         soonest = min((_may_pass(turn, job) for job in held), default=at + CLAIM_MEMORY)
-        turn.write("push_claims", [(soonest, request_id)])
+        turn.write("push_claims", [(soonest, bool(held), request_id)])
 
 
 def _may_pass(turn: Turn, job: Job) -> int:

@@ -90,10 +90,12 @@ FROM d
 INSERT INTO claims (request_id, at, expires_at, epoch, owner, ids) VALUES (?, ?, ?, ?, ?, ?)
 
 -- name: add_claims
--- An adopted or rebuilt job gets a claim of its own, for those who look for what is held.
+-- An adopted or rebuilt job gets a claim of its own, for those who look for what is held. One
+-- that is rebuilt again at the same revision has it already, and it may have been closed meanwhile.
 INSERT INTO claims (request_id, at, expires_at, epoch, owner, ids)
 SELECT 'job:' || lower(hex(id)) || ':' || rev, updated_at, lease_expires_at, epoch, owner, id
-FROM jobs WHERE id = ? AND owner IS NOT NULL ON CONFLICT DO NOTHING
+FROM jobs WHERE id = ? AND owner IS NOT NULL
+ON CONFLICT (request_id) DO UPDATE SET held = 1, expires_at = excluded.expires_at
 
 -- name: claim_of
 -- What a claim request took.
@@ -274,7 +276,7 @@ SELECT request_id, CASE held WHEN 1 THEN ids ELSE x'' END, at FROM (
         WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?3)
     UNION
     SELECT * FROM (SELECT request_id, ids, at, expires_at, held FROM claims
-        WHERE epoch < ?2 LIMIT ?3)) AS c
+        WHERE epoch < ?2 AND held = 1 ORDER BY epoch LIMIT ?3)) AS c
 ORDER BY expires_at LIMIT ?3
 
 -- name: due_leases
@@ -282,8 +284,9 @@ ORDER BY expires_at LIMIT ?3
 SELECT {{columns.jobs}} FROM jobs WHERE id = ? AND owner IS NOT NULL
 
 -- name: push_claims
--- Look at a claim again when its next lease may have passed.
-UPDATE claims SET expires_at = ? WHERE request_id = ?
+-- Look at a claim again when its next lease may have passed. One of which nothing is held is
+-- closed: an owner that has died never does so.
+UPDATE claims SET expires_at = ?, held = held AND ? WHERE request_id = ?
 
 -- name: drop_claims
 -- Forget a claim of which nothing is held any more.

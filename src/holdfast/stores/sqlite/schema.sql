@@ -254,12 +254,12 @@ CREATE TABLE claims (
     epoch INTEGER NOT NULL,
     owner TEXT NOT NULL,
     ids BLOB NOT NULL,
-    -- 0 once nothing of it is held any more, as its owner has seen: it is remembered only.
+    -- 0 once nothing of it is held, as its owner or a sweep has seen: it is remembered only.
     held INTEGER NOT NULL DEFAULT 1
 ) STRICT;
 CREATE INDEX claims_expires ON claims (expires_at);
 CREATE INDEX claims_owner ON claims (owner) WHERE held = 1;
-CREATE INDEX claims_epoch ON claims (epoch);
+CREATE INDEX claims_epoch ON claims (epoch) WHERE held = 1;
 
 CREATE TABLE keys (
     tenant TEXT NOT NULL,

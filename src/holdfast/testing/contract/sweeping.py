@@ -155,6 +155,22 @@ class Sweeping:
         assert {job.id for job in answer.jobs} == {job.id for job in fenced}
         assert answer.epoch == 2
 
+    @pytest.mark.parametrize("looks", [0, 1], ids=["dead", "alive"])
+    async def test_ended_jobs_of_an_older_epoch_do_not_hide_a_held_one(
+        self, store: Store, looks: int
+    ) -> None:
+        for _ in range(5):
+            ended = await running_job(store, owner="worker-1")
+            await do(store, ended, WAYS_OUT[State.SUCCEEDED](ended))
+        for _ in range(looks):
+            assert await store.owned("worker-1") == []
+        fenced = await running_job(store, owner="worker-2")
+        await store.bump_epoch()
+        # Each look tidies up two claims of an owner that died before it could do so itself.
+        found = [await store.due(limit=2) for _ in range(1 if looks else 3)]
+
+        assert [job.id for job in found[-1].jobs] == [fenced.id]
+
     async def test_a_stalled_or_retrying_job_that_is_due_to_run_needs_no_sweep(
         self, store: Store
     ) -> None:

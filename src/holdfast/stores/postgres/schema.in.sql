@@ -266,7 +266,7 @@ CREATE TABLE claims (
 ALTER TABLE claims ALTER ids SET STORAGE EXTERNAL;
 CREATE INDEX claims_expires ON claims (expires_at);
 CREATE INDEX claims_owner ON claims (owner) WHERE held;
-CREATE INDEX claims_epoch ON claims (epoch) WHERE held;
+CREATE INDEX claims_epoch ON claims (epoch);
 
 CREATE TABLE keys (
     tenant text NOT NULL,

@@ -195,7 +195,7 @@ CREATE TABLE claims (
 ) STRICT;
 CREATE INDEX claims_expires ON claims (expires_at);
 CREATE INDEX claims_owner ON claims (owner) WHERE held = 1;
-CREATE INDEX claims_epoch ON claims (epoch) WHERE held = 1;
+CREATE INDEX claims_epoch ON claims (epoch);
 
 CREATE TABLE keys (
     tenant TEXT NOT NULL,

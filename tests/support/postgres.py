@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -141,9 +142,12 @@ class PostgresCluster:
     def make_template(self, name: str, prepare: Callable[[str], object]) -> str:
         """Make the database `name`, let `prepare(url)` fill it, and return its name.
 
-        `prepare` must leave no connection behind: PostgreSQL copies only a database at rest.
+        `prepare` must leave no connection behind: PostgreSQL copies only a database at rest. It
+        runs in a thread of its own, so that it may run an event loop wherever this is asked for.
         """
-        prepare(self.create_database(name))
+        url = self.create_database(name)
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(prepare, url).result()
         return name
 
     def kill_backends(self, url: str | None = None) -> int:

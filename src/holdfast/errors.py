@@ -45,21 +45,11 @@ class BadData(HoldfastError):
 
 
 class ValidationError(BadData):
-    """Input that does not fit what the job asks for (B26); `field` says where, as a JSON path."""
+    """Input that does not fit what the job asks for (B26)."""
 
     code = "validation_failed"
-
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        field: str | None = None,
-        code: str | None = None,
-        job_id: str | None = None,
-    ) -> None:
-        """Say what does not fit, and where."""
-        super().__init__(message, code=code, job_id=job_id)
-        self.field = field
+    field: str | None = None
+    """Where in a request, as a JSON path."""
 
 
 class TransientError(HoldfastError):

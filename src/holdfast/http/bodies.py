@@ -31,10 +31,17 @@ def read_json(text: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         message, _, path = str(error).rpartition(" - at `")
         field = path.removesuffix("`") if message else None
-        raise ValidationError(message or str(error), field=field) from error
+        raise unfit(message or str(error), field) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValidationError(f"the body is not JSON: {error}") from error
     return found
+
+
+def unfit(message: str, field: str | None) -> ValidationError:
+    """Say what does not fit, and where."""
+    error = ValidationError(message)
+    error.field = field
+    return error
 
 
 def answer(value: Any, status: int = 200, **headers: str) -> Response:

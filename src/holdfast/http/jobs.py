@@ -11,12 +11,12 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from holdfast.errors import HoldfastError, ResultTimeout, TooLarge, ValidationError
+from holdfast.errors import HoldfastError, ResultTimeout, TooLarge
 from holdfast.flow.history import ReadEvent
 from holdfast.flow.lineage import Lineage
 from holdfast.flow.why import Why
 from holdfast.http.asking import Ask, asking
-from holdfast.http.bodies import answer
+from holdfast.http.bodies import answer, unfit
 from holdfast.http.documents import documented
 from holdfast.http.problems import Problem, problem_of
 from holdfast.http.scopes import Scope
@@ -321,5 +321,5 @@ def _micros(date: datetime | None, name: str) -> int | None:
     if date is None:
         return None
     if date.tzinfo is None:
-        raise ValidationError(f"{name} must say its time zone", field=name)
+        raise unfit(f"{name} must say its time zone", name)
     return micros(date)

@@ -12,9 +12,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.errors import HoldfastError, NoSuchMethod, NoSuchRoute, ValidationError
+from holdfast.errors import HoldfastError, NoSuchMethod, NoSuchRoute
 from holdfast.http import health, jobs, letters, queues
 from holdfast.http.asking import Doorkeeper, House
+from holdfast.http.bodies import unfit
 from holdfast.http.documents import openapi
 from holdfast.http.guard import Guard, Limits
 from holdfast.http.problems import problem_response
@@ -69,8 +70,8 @@ async def _unfit(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"][1:])
-    unfit = ValidationError(f"{field}: {first['msg']}", field=field or None)
-    return problem_response(unfit, _request_id(request))
+    said = unfit(f"{field}: {first['msg']}", field or None)
+    return problem_response(said, _request_id(request))
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

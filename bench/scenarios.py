@@ -40,16 +40,16 @@ class Scale(Struct, frozen=True, kw_only=True):
 
 
 QUICK = Scale(
-    jobs=5_000,
+    jobs=3_000,
     slow_jobs=100,
-    singles=300,
-    samples=20,
-    payloads=((KILOBYTE, 2_000), (100 * KILOBYTE, 100)),
-    sleepers=3_000,
-    steps=200,
-    signals=200,
-    growth=(1_000, 10_000),
-    history=12_000,
+    singles=200,
+    samples=10,
+    payloads=((KILOBYTE, 1_000), (100 * KILOBYTE, 50)),
+    sleepers=2_000,
+    steps=100,
+    signals=100,
+    growth=(1_000, 4_000),
+    history=4_000,
     larger=False,
     peers_everywhere=False,
 )
@@ -91,7 +91,9 @@ def drains(field: Field) -> Iterator[Cell]:
         for size in sizes:
             for analysed in (True, False):
                 for one in field.contestants:
-                    if (size > sizes[0] and one.slow) or _alone(one, processes, analysed):
+                    # Of few jobs there is nothing to analyse: in small, the slow are asked once.
+                    spared = one.slow and (size > sizes[0] or (analysed and not field.scale.larger))
+                    if spared or _alone(one, processes, analysed):
                         continue
                     yield _cell(
                         "drain",

@@ -7,7 +7,7 @@ ARGS ?=
 # How long `make chaos` fights, on both stores together; its seed, by chance if there is none.
 SECONDS ?= 120
 SEED ?=
-# Make `make bench` small: under four minutes once the peers are installed.
+# Make `make bench` small: a few minutes once the peers are installed.
 QUICK ?=
 # How long `make soak` takes.
 MINUTES ?= 30

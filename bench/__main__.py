@@ -47,7 +47,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--contenders", default="", help="how their names begin, by comma")
     parser.add_argument("--rounds", type=int, help="5, or 1 when quick")
     parser.add_argument("--jobs", type=int, help="of a drain, instead of the usual")
-    parser.add_argument("--quick", action="store_true", help="small, under four minutes")
+    parser.add_argument("--quick", action="store_true", help="small: a few minutes")
     parser.add_argument(
         "--brief", action="store_true", help="drains of one size alone, by one process alone"
     )

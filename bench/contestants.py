@@ -9,9 +9,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from bench.peers import DIRECTORY as PEERS_DIRECTORY
 from bench.protocol import Program, ProgramError, Unsupported
 
-DIRECTORY = Path(__file__).resolve().parents[1] / "out" / "bench"
+DIRECTORY = PEERS_DIRECTORY.parent
 """Where the bench installs what it needs, outside the project's environment."""
 HOLDFAST, HOLDFAST_SQLITE = "holdfast", "holdfast on SQLite"
 STORE, STORE_SQLITE = "store", "store on SQLite"
@@ -93,7 +94,7 @@ class Peer(Protocol):
 
 
 def install(
-    peers: Iterable[Peer], say: Callable[[str], None], directory: Path = DIRECTORY / "peers"
+    peers: Iterable[Peer], say: Callable[[str], None], directory: Path = PEERS_DIRECTORY
 ) -> tuple[list[Contestant], dict[str, str]]:
     """Install peers, and list each in its modes; with them, who is missing and why."""
     found: list[Contestant] = []

@@ -1,17 +1,15 @@
 """Every verb of every peer once, with few jobs: shows that they run, not how fast they are."""
 
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from bench.engines import SETTINGS
 from bench.peers import DIRECTORY, Peer
-from bench.peers.calling import ProgramError, call
+from bench.protocol import Option, Program, ProgramError, Reply, Unsupported
 from tests.support.postgres import PostgresCluster
 
 JOBS = 200
@@ -46,47 +44,46 @@ class _Trial:
 
     def __init__(self, peer: Peer, url: str) -> None:
         self._peer = peer
-        self._argv = peer.argv(DIRECTORY)
-        self._url = ("--url", url)
+        self._program = Program(peer.name, peer.argv(DIRECTORY))
+        self._url = url
 
     def lines(self) -> Iterator[str]:
         """Try verb after verb; a line for each."""
-        about = call(self._argv, "version", limit_seconds=LIMIT_SECONDS)
+        about = self._program.ask("version", limit_seconds=LIMIT_SECONDS)
         yield f"{about['version']}; keeps {about['keeps']}; {about['settings']}"
         self._ask("setup")
-        yield self._rate("fill", "--bytes", "1000")
+        yield self._rate("fill", bytes=1000)
         self._expect_left(JOBS)
         for mode, settings in self._peer.modes:
-            yield f"{self._rate('drain', '--mode', mode)} ({mode}: {settings})"
+            yield f"{self._rate('drain', mode=mode)} ({mode}: {settings})"
             self._expect_left(0)
             self._rate("fill")
         yield self._shared()
         yield self._rate("single")
-        yield f"{self._rate('single', '--callers', '20')} (20 callers)"
+        yield f"{self._rate('single', callers=20)} (20 callers)"
         self._expect_left(2 * JOBS)
         self._ask("setup")
         self._expect_left(0)
-        times = self._ask("latency", "--samples", "10")["ms"]
+        times = self._ask("latency", samples=10)["ms"]
         assert len(times) == 10, times
         yield f"latency {median(times):12,.1f} ms"
         self._expect_left(0)
 
-    def _rate(self, verb: str, *options: str) -> str:
-        answer = self._ask(verb, "--jobs", str(JOBS), *options)
-        if "unsupported" in answer:
-            return f"{verb:7} {answer['unsupported']}"
+    def _rate(self, verb: str, **options: Option) -> str:
+        try:
+            answer = self._ask(verb, jobs=JOBS, **options)
+        except Unsupported as error:
+            return f"{verb:7} {error}"
         assert answer["jobs"] == JOBS, answer
         return f"{verb:7} {JOBS / answer['seconds']:12,.0f}/s"
 
     def _shared(self) -> str:
-        command = [*self._argv, "drain", "--shared", *self._url]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as worker:
-            try:
-                self._wait_until_drained()
-            finally:
-                worker.terminate()
-            code = worker.wait(timeout=LIMIT_SECONDS)
-        assert code == 0, f"a shared worker ended with exit {code} after SIGTERM"
+        worker = self._program.start("drain", shared=True, url=self._url)
+        try:
+            self._wait_until_drained()
+            worker.stop()
+        finally:
+            worker.kill()
         return f"shared  {'ok':>12}"
 
     def _wait_until_drained(self) -> None:
@@ -98,5 +95,5 @@ class _Trial:
         left = self._ask("left")["left"]
         assert left == expected, f"{left} jobs left, not {expected}"
 
-    def _ask(self, verb: str, *options: str) -> dict[str, Any]:
-        return call(self._argv, verb, *self._url, *options, limit_seconds=LIMIT_SECONDS)
+    def _ask(self, verb: str, **options: Option) -> Reply:
+        return self._program.ask(verb, limit_seconds=LIMIT_SECONDS, url=self._url, **options)

@@ -14,7 +14,6 @@ from shutil import which
 import pytest
 
 from bench.peers import PEERS, PROGRAMS, Peer
-from bench.peers.calling import ProgramError, call
 from bench.peers.environments import InstallError, NodeEnvironment, PythonEnvironment
 from bench.programs.speaking import noise
 
@@ -148,23 +147,6 @@ def test_a_missing_npm_says_what_to_install(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InstallError, match=r"install Node\.js 18 or newer"):
         NPM.install(tmp_path)
-
-
-def test_the_last_line_is_the_answer() -> None:
-    program = [sys.executable, "-c", "print('noise'); print('{\"left\": 3}')"]
-    assert call(program, "left", limit_seconds=60) == {"left": 3}
-
-
-def test_a_failing_program_is_quoted() -> None:
-    program = [sys.executable, "-c", "raise SystemExit('no such table')"]
-    with pytest.raises(ProgramError, match=r"(?s)left.*exit 1.*no such table"):
-        call(program, "left", limit_seconds=60)
-
-
-def test_a_program_that_hangs_is_ended() -> None:
-    program = [sys.executable, "-c", "import signal; signal.pause()"]
-    with pytest.raises(ProgramError, match="ran over"):
-        call(program, "left", limit_seconds=0.1)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from holdfast.lifecycle.submit import Submission
 from holdfast.lifecycle.submit import submit as decide_submit
 from holdfast.operations import Answer, Depth, Roll, Wanted, Which
 from holdfast.options import check_fields, job_fields
-from holdfast.ports import Page, Query, QueueStatus, SubmitRefused, Tail
+from holdfast.ports import Page, Query, QueueStatus, SubmitRefused
 from holdfast.services.session import Session
 from holdfast.spans import Span, span_seconds
 from holdfast.tasks import Task
@@ -108,21 +108,20 @@ class LocalOperations:
             raise BadData(f"tenant must be left out, or be {self._tenant!r}")
         return self._tenant
 
-    async def get(self, job: Which, *, tenant: str | None = None) -> Job:
+    async def get(self, job: Which) -> Job:
         """Read a job."""
-        wanted = self._tenant_of(tenant) if tenant is not None else self._tenant
-        id_ = await self._look_up(job, wanted)
+        id_ = await self._look_up(job)
         record = None if id_ is None else (await self._store.get([id_]))[0]
-        if record is None or wanted not in (None, record.tenant):
+        if record is None or self._tenant not in (None, record.tenant):
             raise NoSuchJob(f"no job {job}", job_id=str(job))
         return record
 
-    async def _look_up(self, job: Which, tenant: str | None) -> JobId | None:
+    async def _look_up(self, job: Which) -> JobId | None:
         if isinstance(job, UUID):
             return job
         text = check_text(job, "job_id")
-        found = await self._store.look_up(tenant or DEFAULT_TENANT, KeyKind.JOB_ID, text)
-        if found is None and tenant is None:
+        found = await self._store.look_up(self._tenant or DEFAULT_TENANT, KeyKind.JOB_ID, text)
+        if found is None and self._tenant is None:
             try:
                 return JobId(UUID(text))
             except ValueError:
@@ -299,10 +298,6 @@ class LocalOperations:
         """List workers, live, silent and ended ones."""
         now = (await self._store.clock()).now
         return Roll(now=now, workers=await self._store.workers(seen_since=seen_since, limit=limit))
-
-    async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
-        """Read all events after a cursor without ever missing one."""
-        return await self._store.tail(cursor, limit=limit)
 
 
 def _options(wanted: Wanted) -> Any:

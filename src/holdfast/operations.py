@@ -22,7 +22,7 @@ from holdfast.flow.redrive import AS_IT_WAS, Wish
 from holdfast.flow.why import Why
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.states import State
-from holdfast.ports import Page, Query, QueueStatus, Submitted, Tail, WorkerStatus
+from holdfast.ports import Page, Query, QueueStatus, Submitted, WorkerStatus
 from holdfast.spans import Span
 
 Spoken: TypeAlias = str | float
@@ -97,7 +97,7 @@ class Operations(Protocol):
     async def submit(self, wanted: Sequence[Wanted]) -> list[Answer]:
         """Submit jobs together; each is answered for itself, in order."""
 
-    async def get(self, job: Which, *, tenant: str | None = None) -> Job:
+    async def get(self, job: Which) -> Job:
         """Read a job."""
 
     async def find(self, query: Query) -> Page:
@@ -187,6 +187,3 @@ class Operations(Protocol):
 
     async def workers(self, *, seen_since: int | None = None, limit: int = 1000) -> Roll:
         """List workers, live, silent and ended ones."""
-
-    async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
-        """Read all events after a cursor without ever missing one."""

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from holdfast.errors import BadData
 from holdfast.http.bodies import read_body
+from holdfast.http.guard import request_id_of
 from holdfast.http.scopes import Caller, Scope
 from holdfast.lifecycle.payload import check_text
 from holdfast.local import LocalOperations
@@ -73,8 +74,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     @property
     def request_id(self) -> str:
         """What this request is called in logs and answers."""
-        named: str = self.request.scope["state"]["request_id"]
-        return named
+        return request_id_of(self.request)
 
     async def submit(self, wanted: Sequence[Wanted]) -> list[Answer]:
         """Submit jobs, into queues that the token covers."""

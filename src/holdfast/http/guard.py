@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TypeAlias
 
 from msgspec import Struct
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.errors import HoldfastError, ServerFailed, TooLarge, TooSlow, UnsupportedMedia
@@ -19,7 +19,6 @@ from holdfast.identity import mint_request
 
 log = logging.getLogger(__name__)
 REQUEST_ID = "x-request-id"
-Body: TypeAlias = bytes
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -64,7 +63,7 @@ class Guard:
                 raise
             await problem_response(_ours(error, request_id), request_id)(scope, receive, told)
 
-    async def _read(self, headers: Headers, receive: Receive) -> Body:
+    async def _read(self, headers: Headers, receive: Receive) -> bytes:
         """Read the whole body: no route begins before its request is there and within bounds."""
         if headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise UnsupportedMedia("compressed bodies are not taken")
@@ -81,7 +80,7 @@ class Guard:
                 f"the body was not there within {self._limits.body_seconds:g} s"
             ) from error
 
-    async def _collect(self, receive: Receive) -> Body:
+    async def _collect(self, receive: Receive) -> bytes:
         parts: list[bytes] = []
         size = 0
         while True:
@@ -100,6 +99,12 @@ class Guard:
         return TooLarge(f"the limit of a body is {self._limits.body_bytes:,} bytes")
 
 
+def request_id_of(request: Request) -> str:
+    """Tell what a request is called in logs and answers."""
+    named: str = request.scope["state"]["request_id"]
+    return named
+
+
 def _ours(error: Exception, request_id: str) -> HoldfastError:
     """Tell nothing of what went wrong inside: the log has it under the request's name."""
     if isinstance(error, HoldfastError):
@@ -115,7 +120,7 @@ def _named(given: str | None) -> str:
     return mint_request()
 
 
-def _once(body: Body, receive: Receive) -> Receive:
+def _once(body: bytes, receive: Receive) -> Receive:
     """Hand the body over, then whatever the connection says."""
     waiting = True
 

@@ -17,7 +17,7 @@ from holdfast.http import health, jobs, letters, queues
 from holdfast.http.asking import Doorkeeper, House
 from holdfast.http.bodies import unfit
 from holdfast.http.documents import openapi
-from holdfast.http.guard import Guard, Limits
+from holdfast.http.guard import Guard, Limits, request_id_of
 from holdfast.http.problems import problem_response
 from holdfast.ports import Store
 from holdfast.services.session import Session
@@ -56,14 +56,9 @@ def make_server(
     return app
 
 
-def _request_id(request: Request) -> str:
-    named: str = request.scope["state"]["request_id"]
-    return named
-
-
 async def _told(request: Request, error: Exception) -> Response:
     assert isinstance(error, HoldfastError)
-    return problem_response(error, _request_id(request))
+    return problem_response(error, request_id_of(request))
 
 
 async def _unfit(request: Request, error: Exception) -> Response:
@@ -71,13 +66,13 @@ async def _unfit(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"][1:])
     said = unfit(f"{field}: {first['msg']}", field or None)
-    return problem_response(said, _request_id(request))
+    return problem_response(said, request_id_of(request))
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = NoSuchMethod if error.status_code == 405 else NoSuchRoute
     missing = kind(f"there is no {request.method} {request.url.path}")
-    response = problem_response(missing, _request_id(request))
+    response = problem_response(missing, request_id_of(request))
     response.headers.update(error.headers or {})
     return response

@@ -1,8 +1,8 @@
 """Concurrent submits become few: while one batch is under way, the next gathers.
 
 No timers: a submit that finds nothing under way goes at once, with whatever came in the same turn
-of the loop; a whole batch does not wait for the one before it. One that is bad fails alone, and a
-caller that goes away takes nobody with it.
+of the loop; where a whole batch more waits as one leaves, it leaves beside it. One that is bad
+fails alone, and a caller that goes away takes nobody with it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from holdfast import __version__
-from holdfast.http.problems import MEDIA, Problem
+from holdfast.http.problems import MEDIA
+from holdfast.messages import Problem
 
 _REF = "#/components/schemas/{name}"
 _kinds: set[Any] = {Problem}

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query
-from msgspec import Raw, Struct, field
+from msgspec import Raw
 from msgspec.structs import replace
 from starlette.responses import Response
 
 from holdfast.errors import HoldfastError, ResultTimeout, TooLarge
-from holdfast.flow.history import ReadEvent
 from holdfast.flow.lineage import Lineage
-from holdfast.flow.why import Why
 from holdfast.http.asking import Ask, asking
 from holdfast.http.bodies import answer, unfit
 from holdfast.http.documents import documented
-from holdfast.http.problems import Problem, problem_of
+from holdfast.http.problems import problem_of
 from holdfast.http.scopes import Scope
 from holdfast.lifecycle.dialects.vocabularies import DIALECTS
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.states import State
+from holdfast.messages import (
+    Cancelling,
+    Each,
+    Explanation,
+    History,
+    JobList,
+    Many,
+    Receipt,
+    Receipts,
+    Resolving,
+    Result,
+    Signalling,
+)
 from holdfast.operations import Answer, Wanted
 from holdfast.ports import Query as JobQuery
 from holdfast.ports import Submitted
@@ -38,91 +49,6 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 Text = Annotated[str | None, Query(min_length=1, max_length=200)]
 DialectKey = Annotated[Literal["A", "B", "C", "D", "E"] | None, Query()]
-
-
-class Receipt(Struct, frozen=True, kw_only=True):
-    """What a submit led to (D11)."""
-
-    job_id: str
-    created: bool
-    job: JobView
-    message: str | None = None
-
-
-class Many(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Jobs to submit together; each is answered for itself."""
-
-    jobs: list[Wanted]
-
-
-class Each(Struct, frozen=True, kw_only=True):
-    """What became of one of many: it was accepted, or there is a problem."""
-
-    accepted: Receipt | None = None
-    problem: Problem | None = None
-
-
-class Receipts(Struct, frozen=True, kw_only=True):
-    """What became of each, in order."""
-
-    jobs: list[Each]
-
-
-class Explanation(Struct, frozen=True, kw_only=True):
-    """Why a job stands where it stands, in sentences and as data."""
-
-    text: str
-    why: Why
-
-
-class History(Struct, frozen=True, kw_only=True):
-    """All events of a job, oldest first."""
-
-    events: list[ReadEvent]
-
-
-class JobList(Struct, frozen=True, kw_only=True):
-    """Jobs, newest first; `next` is the cursor of the page after, null at the end."""
-
-    jobs: list[JobView]
-    next: str | None
-
-
-class Cancelling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to cancel."""
-
-    hard: bool = False
-    """Leave its owner no grace."""
-    reason: str | None = None
-
-
-class Signalling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A signal."""
-
-    name: str
-    payload: Raw = field(default_factory=lambda: Raw(b"null"))
-    """Any JSON."""
-
-
-class Resolving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What became of a step that nobody knew of."""
-
-    step: str
-    happened: bool
-    result: Any = None
-    force: bool = False
-
-
-class Result(Struct, frozen=True, kw_only=True):
-    """How a job ended: its result, or its error."""
-
-    job_id: str
-    state: State
-    result: Raw | None = None
-    error_code: str | None = None
-    error: Raw | None = None
-    reason: str | None = None
-    erased: bool = False
 
 
 @router.post("", status_code=201, **documented(takes=Wanted, _200=Receipt, _201=Receipt))

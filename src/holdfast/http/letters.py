@@ -6,7 +6,6 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Query
-from msgspec import Struct
 from starlette.responses import Response
 
 from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
@@ -17,27 +16,11 @@ from holdfast.http.documents import documented
 from holdfast.http.scopes import Scope
 from holdfast.lifecycle.job import JobId
 from holdfast.lifecycle.states import Letter
+from holdfast.messages import Discarding, Redriving
 from holdfast.views import JobView
 
 router = APIRouter(prefix="/v1/dead-letters", tags=["dead letters"])
 Text = Annotated[str | None, Query(min_length=1, max_length=200)]
-
-
-class Redriving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What shall be otherwise in the new job."""
-
-    queue: str | None = None
-    retries: int | None = None
-    delay_seconds: float = 0.0
-    again: bool = False
-    """Also if it was redriven or discarded before."""
-    reason: str | None = None
-
-
-class Discarding(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why a letter is put away."""
-
-    reason: str | None = None
 
 
 @router.get("", **documented(_200=LetterPage))

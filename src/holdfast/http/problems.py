@@ -6,29 +6,13 @@ from math import ceil
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct
 from starlette.responses import Response
 
 from holdfast import errors as e
+from holdfast.messages import Problem
 
 MEDIA = "application/problem+json"
-
-
-class Problem(Struct, frozen=True, kw_only=True):
-    """What went wrong, for a program and for a person."""
-
-    type: str
-    title: str
-    status: int
-    code: str
-    detail: str
-    advice: str
-    """What to do about it."""
-    request_id: str
-    job: str | UnsetType = UNSET
-    """The job that it is about."""
-    field: str | UnsetType = UNSET
-    """Where in the request, as a JSON path."""
 
 
 class Verdict(Struct, frozen=True):

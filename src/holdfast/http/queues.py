@@ -5,29 +5,17 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from msgspec import Struct
 from starlette.responses import Response
 
 from holdfast.http.asking import Ask, asking
 from holdfast.http.bodies import answer
 from holdfast.http.documents import documented
 from holdfast.http.scopes import Scope
-from holdfast.operations import Depth, Roll
+from holdfast.messages import Pausing, Queues
+from holdfast.operations import Roll
 from holdfast.ports import QueueStatus
 
 router = APIRouter(prefix="/v1", tags=["queues"])
-
-
-class Queues(Struct, frozen=True, kw_only=True):
-    """Queues by name."""
-
-    queues: list[Depth]
-
-
-class Pausing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why a queue is paused or resumed."""
-
-    reason: str | None = None
 
 
 @router.get("/queues", **documented(_200=Queues))

@@ -1,0 +1,144 @@
+"""What goes over HTTP beside jobs themselves: requests and answers, alike for server and client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field
+
+from holdfast.flow.history import ReadEvent
+from holdfast.flow.why import Why
+from holdfast.lifecycle.states import State
+from holdfast.operations import Depth, Wanted
+from holdfast.views import JobView
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """What went wrong, for a program and for a person."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    advice: str
+    """What to do about it."""
+    request_id: str
+    job: str | UnsetType = UNSET
+    """The job that it is about."""
+    field: str | UnsetType = UNSET
+    """Where in the request, as a JSON path."""
+
+
+class Receipt(Struct, frozen=True, kw_only=True):
+    """What a submit led to (D11)."""
+
+    job_id: str
+    created: bool
+    job: JobView
+    message: str | None = None
+
+
+class Many(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Jobs to submit together; each is answered for itself."""
+
+    jobs: list[Wanted]
+
+
+class Each(Struct, frozen=True, kw_only=True):
+    """What became of one of many: it was accepted, or there is a problem."""
+
+    accepted: Receipt | None = None
+    problem: Problem | None = None
+
+
+class Receipts(Struct, frozen=True, kw_only=True):
+    """What became of each, in order."""
+
+    jobs: list[Each]
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Why a job stands where it stands, in sentences and as data."""
+
+    text: str
+    why: Why
+
+
+class History(Struct, frozen=True, kw_only=True):
+    """All events of a job, oldest first."""
+
+    events: list[ReadEvent]
+
+
+class JobList(Struct, frozen=True, kw_only=True):
+    """Jobs, newest first; `next` is the cursor of the page after, null at the end."""
+
+    jobs: list[JobView]
+    next: str | None
+
+
+class Cancelling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to cancel."""
+
+    hard: bool = False
+    """Leave its owner no grace."""
+    reason: str | None = None
+
+
+class Signalling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A signal."""
+
+    name: str
+    payload: Raw = field(default_factory=lambda: Raw(b"null"))
+    """Any JSON."""
+
+
+class Resolving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What became of a step that nobody knew of."""
+
+    step: str
+    happened: bool
+    result: Any = None
+    force: bool = False
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """How a job ended: its result, or its error."""
+
+    job_id: str
+    state: State
+    result: Raw | None = None
+    error_code: str | None = None
+    error: Raw | None = None
+    reason: str | None = None
+    erased: bool = False
+
+
+class Redriving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What shall be otherwise in the new job."""
+
+    queue: str | None = None
+    retries: int | None = None
+    delay_seconds: float = 0.0
+    again: bool = False
+    """Also if it was redriven or discarded before."""
+    reason: str | None = None
+
+
+class Discarding(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why a letter is put away."""
+
+    reason: str | None = None
+
+
+class Queues(Struct, frozen=True, kw_only=True):
+    """Queues by name."""
+
+    queues: list[Depth]
+
+
+class Pausing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why a queue is paused or resumed."""
+
+    reason: str | None = None

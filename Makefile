@@ -28,8 +28,8 @@ pytest = { $(BIN)/python -m pytest $(1) $(ARGS) || [ $$? -eq 5 ]; }
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
-demo: $(STAMP) ## submit, claim and finish jobs on SQLite, and print their ledger
-	@$(call run_part,examples/demo.py,-m examples.demo,issue 2)
+demo: $(STAMP) ## a minute of jobs that crash, wait, fail, are mended, cancelled and explained
+	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: $(STAMP) system-packages ## all tests, on SQLite and on a private PostgreSQL
 	@failed=0; \

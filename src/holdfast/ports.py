@@ -151,6 +151,14 @@ class Due(Struct, frozen=True, kw_only=True):
     """The limit was reached: there may be more than what is listed."""
 
 
+class Aged(Struct, frozen=True):
+    """Ended jobs that a janitor may look at; `next` continues behind all that was looked at."""
+
+    jobs: list[Job]
+    next: JobId | None
+    """None is the end."""
+
+
 class Mark(Struct, frozen=True):
     """That a job's family has to be looked at. Each time it is said has a number of its own."""
 
@@ -378,6 +386,15 @@ class Store(Protocol):
 
     async def wake_up(self, queues: Sequence[str], *, limit_seconds: float) -> bool:
         """Wait until work may have come, or the limit. A hint: polling alone is also correct."""
+
+    async def aged(
+        self, *, ended_before: int, after: JobId | None = None, look_at: int = 1000
+    ) -> Aged:
+        """List those of the next `look_at` jobs by id that ended before a time, not yet cleaned.
+
+        Not those to which a job is linked that has not ended: it may read what they were asked for
+        and what they did.
+        """
 
     async def erase_bodies(self, ids: Sequence[JobId]) -> int:
         """Erase the bodies of cleaned jobs' events; digests stay. Returns how many."""

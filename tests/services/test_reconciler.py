@@ -15,10 +15,11 @@ import pytest
 
 from holdfast.errors import StoreUnavailable
 from holdfast.flow.recover import Swept
-from holdfast.lifecycle.states import EventType, State
+from holdfast.lifecycle.states import EventType, Retention, State
 from holdfast.ports import Due, Store
 from holdfast.services.reconciler import LOOK_EVERY, Reconciler
 from holdfast.telemetry import Meters
+from holdfast.testing.acts import job_in, stored
 from holdfast.wiring import opened, read_address
 from tests.flow.families import states, waiting_parent
 from tests.flow.test_recover import lost_run
@@ -160,6 +161,25 @@ async def test_the_command_sweeps_once_and_says_what_it_did(store: Store, tmp_pa
         check=True,
     )
     assert json.loads(done.stdout) == {"found": 1, "written": {"job_stalled": 1}, "lost": 0}
+
+
+async def test_the_command_cleans_what_is_over_and_keeps_the_rest(
+    store: Store, tmp_path: Path
+) -> None:
+    won = await job_in(store, State.SUCCEEDED)
+    failed = await job_in(store, State.FAILED)
+    words = ("--once", "--json", "--keep", "0s", "--keep-unsuccessful", "forever")
+    place = str(tmp_path / "jobs.db")
+    done = await asyncio.to_thread(
+        subprocess.run, reconcile(place, *words), capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == {"cleaned": 1, "erased": 2, "heartbeats": 0}
+    retention = [(await stored(store, job.id)).retention for job in (won, failed)]
+    assert retention == [Retention.CLEANED, Retention.LIVE]
+    bad = await asyncio.to_thread(
+        subprocess.run, reconcile(place, "--keep", "long"), capture_output=True, text=True
+    )
+    assert (bad.returncode, "--keep must be a span" in bad.stderr) == (2, True)
 
 
 async def test_the_command_ends_on_sigterm_after_its_sweep(store: Store, tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ async def _keep(store: Store) -> None:
     await store.retire("worker-1")
     await store.workers()
     await store.fold_counts()
+    await store.aged(ended_before=(await store.clock()).now, look_at=5)
     await store.erase_bodies([job.id for job in await all_jobs(store)])
     await store.drop_beats(before=(await store.clock()).now)
     await problems_of(store)

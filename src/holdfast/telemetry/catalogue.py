@@ -206,6 +206,7 @@ CATALOGUE: tuple[Metric, ...] = (
         _plain("unswept"),
     ),
     _gauge("reconciler_last_sweep_age_seconds", "Time since the last sweep ended.", _sweep_age),
+    _counter("cleaned", "Jobs cleaned once their term was over.", _plain("cleaned")),
     _gauge("loop_lag_seconds", "How late the event loop wakes a sleeper.", _lag),
     _gauge("alive", "1 while a part of the worker shows life, else 0.", _pulses, ("part",)),
     _gauge("build_info", "1; its labels are the versions.", _build, ("version", "python")),

@@ -159,6 +159,8 @@ class Meters:
         self.sweep_conflicts = 0
         self.unswept = 0
         self.expiries = 0
+        self.cleaned = 0
+        """Jobs that the janitor cleaned; set by it."""
         self.last_sweep_at: float | None = None
         self.loop_lag = 0.0
         self._lanes: dict[tuple[str, str], Lane] = {}

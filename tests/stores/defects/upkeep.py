@@ -8,7 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.lifecycle.job import Change, Job, JobId
+from holdfast.lifecycle.states import Retention, State
 from holdfast.ports import (
+    Aged,
     Outcome,
     QueueEvent,
     QueueStatus,
@@ -34,6 +36,30 @@ class PausesAgainOnARepeat(Wrapped):
     ) -> QueueStatus:
         await self.raw("UPDATE queues SET paused_at = NULL WHERE name = ?", queue)
         return await self.inner.pause(queue, actor=actor, reason=reason)
+
+
+class FindsTheAgedThatAreCleaned(Wrapped):
+    caught_by = ("test_aged_are_neither_cleaned_nor_needed_by_a_live_job",)
+
+    async def aged(self, *, ended_before: int, **wishes: Any) -> Aged:
+        found = await self.inner.aged(ended_before=ended_before, **wishes)
+        ended = await self.jobs_in(State.SUCCEEDED)
+        over = [job for job in ended if job.retention is Retention.CLEANED]
+        return replace(found, jobs=[*over, *found.jobs])
+
+
+class FindsTheAgedThatAreYoung(Wrapped):
+    caught_by = ("test_aged_are_those_that_ended_before_a_time",)
+
+    async def aged(self, *, ended_before: int, **wishes: Any) -> Aged:
+        return await self.inner.aged(ended_before=2**60, **wishes)
+
+
+class LooksAtTheFirstAgedOnly(Wrapped):
+    caught_by = ("test_aged_are_found_a_stretch_of_ids_at_a_time",)
+
+    async def aged(self, *, after: JobId | None = None, **wishes: Any) -> Aged:
+        return await self.inner.aged(**wishes)
 
 
 class ErasesTheDigestWithTheBody(Wrapped):
@@ -96,6 +122,9 @@ class RebuildsWithoutKeys(Wrapped):
 DEFECTS: tuple[type[Wrapped], ...] = (
     PausesWithoutAnEntry,
     PausesAgainOnARepeat,
+    FindsTheAgedThatAreCleaned,
+    FindsTheAgedThatAreYoung,
+    LooksAtTheFirstAgedOnly,
     ErasesTheDigestWithTheBody,
     ErasesWhatIsStillNeeded,
     DropsTheHeartbeatOfALiveLease,

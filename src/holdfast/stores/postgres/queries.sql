@@ -586,6 +586,18 @@ WHERE name = $1 AND stopped_at IS NULL
 SELECT name, started_at, seen_at, stopped_at, pid, concurrency, host, queues, capabilities, tasks
 FROM workers WHERE seen_at >= $1 ORDER BY seen_at DESC, name LIMIT $2
 
+-- name: aged_bound
+-- Where a look for aged jobs ends: so many after an id.
+SELECT id FROM jobs WHERE id > $1 ORDER BY id LIMIT 1 OFFSET $2::bigint - 1
+
+-- name: aged
+-- Jobs between two ids that ended long ago, are not cleaned, and to which no live job is linked.
+SELECT {{columns.jobs.j}} FROM jobs AS j
+WHERE j.id > $1 AND j.id <= $2 AND j.finished_at <= $3 AND j.retention <> {{retention.cleaned}}
+    AND NOT EXISTS (
+        SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id AND c.finished_at IS NULL OFFSET 0)
+ORDER BY j.id
+
 -- name: erase_bodies
 -- Erase what retention no longer keeps; digests stay.
 UPDATE events AS e SET body = NULL

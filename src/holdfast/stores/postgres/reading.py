@@ -10,6 +10,7 @@ from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.seal import read_switches
 from holdfast.lifecycle.states import EventType, KeyKind, State
 from holdfast.ports import (
+    Aged,
     Clock,
     Count,
     EventQuery,
@@ -28,7 +29,7 @@ from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.workers import read_worker
 
 EVER = 2**62
-LOWEST = UUID(int=0)
+LOWEST, HIGHEST = UUID(int=0), UUID(int=2**128 - 1)
 LEDGER_EVENTS = 8
 """Events, heartbeats or keys per job that a batch of the ledger may hold; then it ends earlier."""
 TAIL_WINDOW = 1000
@@ -141,6 +142,16 @@ class Reading(Base):
     async def families(self, *, after: JobId | None = None, limit: int = 500) -> list[JobId]:
         """List jobs that have live children or wait for children."""
         return [JobId(row[0]) for row in await self._fetch("families", after or LOWEST, limit)]
+
+    async def aged(
+        self, *, ended_before: int, after: JobId | None = None, look_at: int = 1000
+    ) -> Aged:
+        """List ended jobs that are not cleaned, among the next ones by id."""
+        low = after or LOWEST
+        bound = await self._fetch("aged_bound", low, look_at)
+        high = JobId(bound[0][0]) if bound else None
+        rows = await self._fetch("aged", low, high or HIGHEST, ended_before)
+        return Aged(await self._jobs(rows), high)
 
     async def counts(self, tenant: str | None = None) -> list[Count]:
         """Tell how many jobs are in which state."""
@@ -260,7 +271,7 @@ def _find_arguments(query: Query) -> list[Any]:
         query.letter and query.letter.code,
         query.created_from or 0,
         EVER if query.created_until is None else query.created_until,
-        query.before or UUID(int=2**128 - 1),
+        query.before or HIGHEST,
         query.limit + 1,
     ]
 

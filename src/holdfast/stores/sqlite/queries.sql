@@ -404,6 +404,18 @@ UPDATE workers SET seen_at = ?1, stopped_at = ?1 WHERE name = ?2 AND stopped_at 
 SELECT name, started_at, seen_at, stopped_at, pid, concurrency, host, queues, capabilities, tasks
 FROM workers WHERE seen_at >= ? ORDER BY seen_at DESC, name LIMIT ?
 
+-- name: aged_bound
+-- Where a look for aged jobs ends: so many after an id.
+SELECT id FROM jobs WHERE id > ? ORDER BY id LIMIT 1 OFFSET ? - 1
+
+-- name: aged
+-- Jobs between two ids that ended long ago, are not cleaned, and to which no live job is linked.
+-- The + keeps the planner from looking for them by anything but their id.
+SELECT {{columns.jobs.j}} FROM jobs AS j
+WHERE j.id > ? AND j.id <= ? AND j.finished_at <= ? AND j.retention <> {{retention.cleaned}}
+    AND NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id AND +c.finished_at IS NULL)
+ORDER BY j.id
+
 -- name: erase_bodies
 -- Erase what retention no longer keeps; digests stay.
 UPDATE events SET body = NULL

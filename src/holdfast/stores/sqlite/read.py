@@ -12,6 +12,7 @@ from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.seal import read_switches
 from holdfast.lifecycle.states import EventType, KeyKind, State
 from holdfast.ports import (
+    Aged,
     Count,
     EventQuery,
     LedgerEntry,
@@ -29,6 +30,7 @@ from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
 from holdfast.stores.workers import read_worker
 
 EVER = 2**62
+HIGHEST = b"\xff" * 16
 LEDGER_EVENTS = 8
 """Events, heartbeats or keys per job that a batch of the ledger may hold; then it ends earlier."""
 Ledger: TypeAlias = tuple[bytes, list[LedgerEntry]]
@@ -144,6 +146,15 @@ def families(session: Session, after: JobId | None, limit: int) -> list[JobId]:
     """List jobs that have live children or wait for children."""
     low = after.bytes if after else b""
     return [job_id(row[0]) for row in session.rows("families", (low, limit))]
+
+
+def aged(session: Session, ended_before: int, after: JobId | None, look_at: int) -> Aged:
+    """List ended jobs that are not cleaned, among the next ones by id."""
+    low = after.bytes if after else b""
+    bound = session.row("aged_bound", (low, look_at))
+    high = HIGHEST if bound is None else bound[0]
+    jobs = session.jobs("aged", (low, high, ended_before))
+    return Aged(jobs, None if bound is None else job_id(bound[0]))
 
 
 def counts(session: Session, tenant: str | None) -> list[Count]:

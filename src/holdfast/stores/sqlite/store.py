@@ -17,6 +17,7 @@ from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.states import BEATS, EventType, KeyKind
 from holdfast.ports import (
+    Aged,
     Announcement,
     Claimed,
     ClaimRequest,
@@ -289,6 +290,12 @@ class SqliteStore:
         seen = self._seen_news.get(wanted, 0)
         writer = self._opened().writer
         return await writer.await_news(wanted, seen, limit_seconds=limit_seconds)
+
+    async def aged(
+        self, *, ended_before: int, after: JobId | None = None, look_at: int = 1000
+    ) -> Aged:
+        """List ended jobs that are not cleaned, among the next ones by id."""
+        return await self._read(lambda session: read.aged(session, ended_before, after, look_at))
 
     async def erase_bodies(self, ids: Sequence[JobId]) -> int:
         """Erase bodies of jobs that are being cleaned."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import derive, derive_status
 from holdfast.lifecycle.job import Job, JobId
-from holdfast.lifecycle.states import BEATS, State
+from holdfast.lifecycle.states import BEATS, Link, State
 from holdfast.ports import LedgerEntry, Store
 from holdfast.testing.acts import all_jobs, change, do, job_in, passed, running_job, stored
 from holdfast.testing.factories import JANITOR, new_job, owner_of
@@ -105,6 +105,45 @@ class Keeping:
         assert derive(await store.events(job.id)) == job == await stored(store, job.id)
         done = await do(store, job, c.Complete(actor=owner_of(job)))
         assert (await store.events(done.id))[-1].beats == 3
+
+    async def test_aged_are_those_that_ended_before_a_time(self, store: Store) -> None:
+        ended = [await job_in(store, state) for state in (State.SUCCEEDED, State.FAILED)]
+        cut = await passed(store, ended[-1].finished_at)
+        await passed(store, cut)
+        await job_in(store, State.SUCCEEDED)
+        await job_in(store, State.WAITING)
+
+        aged = await store.aged(ended_before=cut)
+        assert [job.id for job in aged.jobs] == sorted(job.id for job in ended)
+        assert aged.jobs == [await stored(store, job.id) for job in aged.jobs]
+        assert aged.next is None
+
+    async def test_aged_are_found_a_stretch_of_ids_at_a_time(self, store: Store) -> None:
+        states = (State.QUEUED, State.SUCCEEDED, State.SUCCEEDED, State.QUEUED, State.SUCCEEDED)
+        jobs = [await job_in(store, state) for state in states]
+        now = await passed(store, jobs[-1].finished_at)
+        found: list[list[JobId]] = []
+        after: JobId | None = None
+        for look in range(3):
+            assert look == 0 or after is not None
+            aged = await store.aged(ended_before=now, after=after, look_at=2)
+            found.append([job.id for job in aged.jobs])
+            after = aged.next
+
+        assert found == [[jobs[1].id], [jobs[2].id], [jobs[4].id]]
+        assert after is None
+
+    async def test_aged_are_neither_cleaned_nor_needed_by_a_live_job(self, store: Store) -> None:
+        await _cleaned(store)
+        begun = await do(store, await job_in(store, State.SUCCEEDED), c.Clean(actor=JANITOR))
+        needed = await job_in(store, State.FAILED)
+        undoing = await running_job(store, parent_id=needed.id, link_kind=Link.COMPENSATION)
+        now = await passed(store, undoing.updated_at)
+
+        assert [job.id for job in (await store.aged(ended_before=now)).jobs] == [begun.id]
+        await do(store, undoing, c.Complete(actor=owner_of(undoing)))
+        later = (await store.aged(ended_before=now)).jobs
+        assert [job.id for job in later] == [begun.id, needed.id]
 
     async def test_erased_bodies_leave_their_digests(self, store: Store) -> None:
         job = await _cleaned(store, body=b'{"secret":1}')

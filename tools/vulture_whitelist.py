@@ -12,3 +12,4 @@ handle_error
 log_message
 client_address  # its argument
 holdfast_kit  # a fixture that users' tests ask for
+capture_signals  # called by uvicorn

@@ -179,6 +179,12 @@ class TooSlow(HoldfastError):
     code = "too_slow"
 
 
+class ServerEnding(HoldfastError):
+    """The server is about to end, and takes nothing new."""
+
+    code = "server_ending"
+
+
 class ServerFailed(HoldfastError):
     """The server failed by itself; its log says how, under the request's id."""
 
@@ -245,7 +251,7 @@ class BadAddress(HoldfastError):
 
 
 class CannotServe(HoldfastError):
-    """The place where metrics were to be served cannot be used, or a package for it is missing."""
+    """The address to serve at cannot be used, or a package for it is missing."""
 
     code = "cannot_serve"
 

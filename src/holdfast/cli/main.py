@@ -7,10 +7,22 @@ import typer
 from rich.console import Console
 
 from holdfast import __version__
-from holdfast.cli import dead_letters, jobs, ledger, queues, services, signals, why, worker, workers
+from holdfast.cli import (
+    dead_letters,
+    jobs,
+    ledger,
+    queues,
+    services,
+    serving,
+    signals,
+    why,
+    worker,
+    workers,
+)
 
 # A command module offers `register(app)`, which adds what it has; nothing joins in another way.
 REGISTRATIONS: tuple[Callable[[typer.Typer], None], ...] = (
+    serving.register,
     ledger.register,
     services.register,
     jobs.register,

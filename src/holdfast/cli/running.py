@@ -53,8 +53,15 @@ def run(work: Awaitable[R]) -> R:
     async def main() -> R:
         return await work
 
-    try:
+    with telling():
         return asyncio.run(main())
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """Make an error of ours one line and an exit code."""
+    try:
+        yield
     except HoldfastError as error:
         err.print(f"[bold red]error[/] {error.reason_code}: ", end="")
         # A message names jobs and queues, and those are named by anybody.
@@ -78,21 +85,19 @@ def exit_code(error: HoldfastError) -> int:
 def address_of(url: str) -> Address:
     """Read the address; a bad one ends the command."""
 
-    async def read() -> Address:
+    with telling():
         return read_address(url)
-
-    return run(read())
 
 
 async def with_store(url: str, work: Callable[[Store], Awaitable[R]]) -> R:
     """Open the store and do the work."""
     address = read_address(url)
-    _check_there(address)
+    check_there(address)
     async with opened(address, deadline_seconds=PATIENCE_SECONDS) as store:
         return await work(store)
 
 
-def _check_there(address: Address) -> None:
+def check_there(address: Address) -> None:
     """Refuse a file that is not there: opening makes one, so that a typo would pass for success."""
     if address.engine != "sqlite" or address.place == ":memory:":
         return

@@ -16,6 +16,19 @@ import typer
 
 from holdfast.app import Holdfast
 from holdfast.cli.running import FOUND_PROBLEMS, err, run
+from holdfast.cli.settings import (
+    App,
+    AppUrl,
+    Capabilities,
+    Concurrency,
+    Grace,
+    LogLevel,
+    LogStyle,
+    Poll,
+    Queues,
+    setting,
+    words,
+)
 from holdfast.errors import HoldfastError
 from holdfast.logs import LogFormat, configure_logging
 from holdfast.services.crew import MEMBER, Crew, watch_lifeline
@@ -32,38 +45,30 @@ def register(app: typer.Typer) -> None:
 
 
 def worker(
-    reference: Annotated[
-        str, typer.Argument(metavar="MODULE:APP", help="Where the app is: package.module:app")
-    ],
+    app: App,
     *,
-    url: Annotated[
-        str | None,
-        typer.Option("--url", envvar="HOLDFAST_URL", help="The store, instead of the app's own."),
-    ] = None,
-    queues: Annotated[str, typer.Option(help="Queues to serve, by comma.")] = "default",
-    concurrency: Annotated[
-        int, typer.Option(min=1, max=10_000, help="How many jobs a process runs at once.")
-    ] = 20,
-    processes: Annotated[int, typer.Option(min=1, max=256, help="How many processes.")] = 1,
-    capabilities: Annotated[
-        str, typer.Option(help="What jobs may need of this worker, by comma.")
-    ] = "",
-    grace: Annotated[
-        float, typer.Option(min=0, help="Seconds that running jobs get at SIGTERM.")
-    ] = GRACE_SECONDS,
-    poll: Annotated[
-        float, typer.Option(min=0.01, help="Seconds between two looks for work without a hint.")
-    ] = POLL_SECONDS,
-    reconcile: Annotated[bool, typer.Option(help="Sweep for lost leases and timers, too.")] = True,
+    url: AppUrl = None,
+    queues: Queues = "default",
+    concurrency: Concurrency = 20,
+    processes: Annotated[int, setting("--processes", "How many processes.", min=1, max=256)] = 1,
+    capabilities: Capabilities = "",
+    grace: Grace = GRACE_SECONDS,
+    poll: Poll = POLL_SECONDS,
+    reconcile: Annotated[
+        bool, setting("--reconcile/--no-reconcile", "Sweep for lost leases and timers, too.")
+    ] = True,
     metrics_port: Annotated[
         int | None,
-        typer.Option(
-            min=0, max=65535, help="Serve /metrics and /healthz there; each process one further up."
+        setting(
+            "--metrics-port",
+            "Serve /metrics and /healthz there; each process one further up.",
+            min=0,
+            max=65535,
         ),
     ] = None,
-    metrics_host: Annotated[str, typer.Option(help="On which address.")] = "127.0.0.1",
-    log_format: Annotated[LogFormat, typer.Option(help="How log lines look.")] = LogFormat.TEXT,
-    log_level: Annotated[str, typer.Option(help="What is logged at least.")] = "INFO",
+    metrics_host: Annotated[str, setting("--metrics-host", "On which address.")] = "127.0.0.1",
+    log_format: LogStyle = LogFormat.TEXT,
+    log_level: LogLevel = "INFO",
 ) -> None:
     """Run the jobs of some queues until SIGTERM or Ctrl-C; a second one ends the grace.
 
@@ -72,26 +77,26 @@ def worker(
     if processes > 1:
         configure_logging(log_format, log_level)
         raise typer.Exit(run(_lead(processes)))
-    app = load_app(reference, url)
-    made = app.worker(
-        queues=_words(queues),
+    loaded = load_app(app, url)
+    made = loaded.worker(
+        queues=words(queues),
         concurrency=concurrency,
-        capabilities=_words(capabilities),
+        capabilities=words(capabilities),
         grace=grace,
         poll=poll,
         reconcile=reconcile,
         exits=True,
     )
     configure_logging(log_format, log_level, worker=made.name)
-    err.print(f"worker {made.name} serves {queues} of {app!r}", markup=False)
+    err.print(f"worker {made.name} serves {queues} of {loaded!r}", markup=False)
     metrics = None if metrics_port is None else (metrics_host, _own_port(metrics_port))
-    raise typer.Exit(run(_serve(app, made, metrics)))
+    raise typer.Exit(run(_serve(loaded, made, metrics)))
 
 
 async def _serve(app: Holdfast, made: Worker, metrics: tuple[str, int] | None) -> int:
     """Work until a signal, the end of the parent, or the death of a part."""
     ended = asyncio.Event()
-    _on_signals(ended.set)
+    on_signals(ended.set)
     watch_lifeline(ended)
     with ExitStack() as stack:
         if metrics is not None:
@@ -100,7 +105,13 @@ async def _serve(app: Holdfast, made: Worker, metrics: tuple[str, int] | None) -
             err.print(f"metrics at {server.url}", markup=False)
             watching = asyncio.create_task(_watch_depths(app, depths))
             stack.callback(watching.cancel)
-        code = await _work(made, ended)
+        code = await work(made, ended)
+    await end_with(app, made, code)
+    return code
+
+
+async def end_with(app: Holdfast, made: Worker, code: int) -> None:
+    """Let go of the app; leaves the process at once if something of the worker runs on."""
     if made.failed is not None:
         err.print(f"error: {made.failed}", style="red", markup=False)
     closing = asyncio.create_task(app.close())
@@ -111,20 +122,24 @@ async def _serve(app: Holdfast, made: Worker, metrics: tuple[str, int] | None) -
         # Not by returning: the interpreter would wait for threads that cannot be stopped.
         os._exit(abs(code))
     await closing
-    return code
 
 
-async def _work(made: Worker, ended: asyncio.Event) -> int:
-    """Begin, wait for the end, and end; a worker whose store is away can be stopped, too."""
+async def work(
+    made: Worker, ended: asyncio.Event, *, hurry: Callable[[], None] | None = None
+) -> int:
+    """Begin, wait for the end, and end; a worker whose store is away can be stopped, too.
+
+    `hurry` is what a further signal does then.
+    """
     beginning = asyncio.create_task(made.__aenter__())
-    await _first_of(asyncio.wait([beginning]), ended.wait())
+    await first_of(asyncio.wait([beginning]), ended.wait())
     if not beginning.done():
         beginning.cancel()
         err.print("stopped before the store could be reached", markup=False)
         return NOT_BEGUN
     await beginning
-    await _first_of(ended.wait(), made.stopped())
-    _on_signals(made.hurry)
+    await first_of(ended.wait(), made.stopped())
+    on_signals(hurry or made.hurry)
     with suppress(Exception):  # it is told from `failed`
         await made.__aexit__(None, None, None)
     return 0 if made.failed is None else FOUND_PROBLEMS
@@ -139,13 +154,15 @@ async def _watch_depths(app: Holdfast, depths: Depths) -> None:
             await asyncio.sleep(1)
 
 
-def _on_signals(react: Callable[[], None]) -> None:
+def on_signals(react: Callable[[], None]) -> None:
+    """Do so at SIGTERM and SIGINT, instead of what was done before."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, react)
 
 
-async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
+async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of these is done."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
@@ -155,7 +172,7 @@ async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
 async def _lead(size: int) -> int:
     """Run several workers, each as this command without `--processes`."""
     crew = Crew([sys.executable, "-m", "holdfast.cli", *_without_processes(sys.argv[1:])], size)
-    _on_signals(crew.stop)
+    on_signals(crew.stop)
     return await crew.run()
 
 
@@ -173,10 +190,6 @@ def _without_processes(arguments: list[str]) -> list[str]:
 def _own_port(first: int) -> int:
     """Give each process of a crew a port of its own; 0 lets the system choose anyway."""
     return first + int(os.environ.get(MEMBER, "0")) if first else 0
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word for part in text.split(",") if (word := part.strip()))
 
 
 def load_app(reference: str, url: str | None = None) -> Holdfast:

@@ -9,8 +9,9 @@ from fastapi import Depends
 from msgspec import Struct
 from starlette.requests import Request
 
-from holdfast.errors import BadData
+from holdfast.errors import BadData, StoreUnavailable
 from holdfast.http.bodies import read_body
+from holdfast.http.ending import Ending
 from holdfast.http.guard import request_id_of
 from holdfast.http.scopes import Caller, Scope
 from holdfast.lifecycle.payload import check_text
@@ -18,6 +19,8 @@ from holdfast.local import LocalOperations
 from holdfast.operations import Answer, Wanted
 from holdfast.services.session import Session
 from holdfast.tasks import Task
+from holdfast.telemetry import Meters
+from holdfast.telemetry.depths import Depths
 
 T = TypeVar("T")
 
@@ -35,6 +38,15 @@ class House(Struct, frozen=True, kw_only=True):
     session: Session
     doorkeeper: Doorkeeper
     tasks: Mapping[str, Task[Any, Any]]
+    meters: Meters
+    depths: Depths
+    ending: Ending
+    """Whoever waits for long does so through it: a server that ends waits for nobody."""
+
+    def check_open(self) -> None:
+        """Refuse while the database has not answered yet."""
+        if not self.session.is_open:
+            raise StoreUnavailable("the database has not answered since the server began")
 
 
 class Ask(Struct, frozen=True, kw_only=True):
@@ -98,6 +110,7 @@ def asking(scope: Scope) -> Any:
 
     async def let_in(request: Request) -> Ask:
         house: House = request.app.state.house
+        house.check_open()
         caller = await house.doorkeeper.caller(request.headers.get("authorization"))
         caller.demand(scope)
         return Ask(request=request, caller=caller, house=house)

@@ -150,7 +150,7 @@ async def get_result(
     record = await jobs.get(job)
     try:
         if not record.terminal and wait:
-            record = await jobs.ended(record.id, wait)
+            record = await ask.house.ending.unless(jobs.ended(record.id, wait)) or record
         told = await jobs.outcome(record.id)
     except ResultTimeout:
         return answer(JobView.of(await jobs.get(record.id)), 202)

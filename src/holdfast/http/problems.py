@@ -73,6 +73,10 @@ VERDICTS: tuple[tuple[type[e.HoldfastError], Verdict], ...] = (
         Verdict(503, "The database is away", "send it again, with the same Idempotency-Key"),
     ),
     (
+        e.ServerEnding,
+        Verdict(503, "The server ends", "send it again: to another one, or when it is back"),
+    ),
+    (
         e.ServerFailed,
         Verdict(500, "The server failed", "look into its log for the request id"),
     ),

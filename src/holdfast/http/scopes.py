@@ -20,6 +20,8 @@ class Scope(StrEnum):
     """Cancel, signal, resolve, redrive, discard."""
     QUEUES = "queues"
     """Pause and resume queues: for every tenant at once."""
+    METRICS = "metrics"
+    """See the server's numbers: of every tenant at once."""
     WORK = "work"
     """Claim jobs and report on them."""
     TOKENS = "tokens"
@@ -40,10 +42,19 @@ SCOPES: dict[TokenRole, frozenset[Scope]] = {
     # A submitter may see, signal and cancel what it submitted: its tenant's jobs.
     TokenRole.SUBMITTER: frozenset({Scope.SUBMIT, Scope.READ, Scope.CONTROL}),
     TokenRole.WORKER: frozenset({Scope.WORK}),
-    TokenRole.VIEWER: frozenset({Scope.READ}),
-    TokenRole.OPERATOR: frozenset({Scope.SUBMIT, Scope.READ, Scope.CONTROL, Scope.QUEUES}),
+    TokenRole.VIEWER: frozenset({Scope.READ, Scope.METRICS}),
+    TokenRole.OPERATOR: frozenset(
+        {Scope.SUBMIT, Scope.READ, Scope.CONTROL, Scope.QUEUES, Scope.METRICS}
+    ),
     TokenRole.ADMIN: frozenset(Scope),
 }
+
+
+OF_ALL_TENANTS = {
+    Scope.QUEUES: "a queue is paused for all tenants",
+    Scope.METRICS: "metrics tell of all tenants",
+}
+"""What takes a token that is bound to no tenant, and why."""
 
 
 class Caller(Struct, frozen=True, kw_only=True):
@@ -64,10 +75,8 @@ class Caller(Struct, frozen=True, kw_only=True):
                 f"this takes the scope {scope!r}, which role {self.role!r} does not have; "
                 f"ask for a token of role {' or '.join(_roles_with(scope))}"
             )
-        if scope is Scope.QUEUES and self.tenant is not None:
-            raise Forbidden(
-                "a queue is paused for all tenants; that takes a token that is bound to none"
-            )
+        if self.tenant is not None and scope in OF_ALL_TENANTS:
+            raise Forbidden(f"{OF_ALL_TENANTS[scope]}; that takes a token that is bound to none")
 
     def demand_queue(self, queue: str) -> None:
         """Refuse a queue that it is not for."""

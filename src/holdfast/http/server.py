@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -17,11 +18,15 @@ from holdfast.http import health, jobs, letters, queues
 from holdfast.http.asking import Doorkeeper, House
 from holdfast.http.bodies import unfit
 from holdfast.http.documents import openapi
+from holdfast.http.ending import Ending
 from holdfast.http.guard import Guard, Limits, request_id_of
+from holdfast.http.opening import Beside, opened
 from holdfast.http.problems import problem_response
 from holdfast.ports import Store
 from holdfast.services.session import Session
 from holdfast.tasks import Task
+from holdfast.telemetry import Meters
+from holdfast.telemetry.depths import Depths, watch_depths
 
 ROUTERS = (jobs.router, letters.router, queues.router, health.router)
 
@@ -32,20 +37,30 @@ def make_server(
     *,
     tasks: Mapping[str, Task[Any, Any]] | None = None,
     limits: Limits | None = None,
+    meters: Meters | None = None,
+    beside: Sequence[Beside] = (),
 ) -> FastAPI:
-    """Make the application for a store that is not open yet; it opens and closes with it."""
-    session = Session(store)
+    """Make the application for a store that is not open yet; it opens and closes with it.
+
+    `beside` are loops that run on that store for as long as it is open.
+    """
+    meters = meters or Meters()
+    house = House(
+        session=Session(store),
+        doorkeeper=doorkeeper,
+        tasks=tasks or {},
+        meters=meters,
+        depths=Depths(meters),
+        ending=Ending(),
+    )
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        await session.open()
-        try:
+        async with opened(house.session, [partial(watch_depths, house.depths), *beside]):
             yield
-        finally:
-            await session.close()
 
     app = FastAPI(title="Holdfast", lifespan=life, docs_url=None, redoc_url=None)
-    app.state.house = House(session=session, doorkeeper=doorkeeper, tasks=tasks or {})
+    app.state.house = house
     for router in ROUTERS:
         app.include_router(router)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]

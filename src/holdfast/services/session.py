@@ -34,13 +34,20 @@ class Session:
         await asyncio.shield(self._opening)
 
     async def close(self) -> None:
-        """Send what was submitted, then let go of the store."""
+        """Send what was submitted, then let go of the store; one that is not open yet stays so."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
         await self.gathering.finish()
         await self._life.aclose()
 
     async def _open(self) -> None:
         try:
             await anext(self._life)
+        except BaseException:
+            # A generator that failed is over; the next who tries needs a new one.
+            self._life = self._live()
+            raise
         finally:
             self._opening = None
 

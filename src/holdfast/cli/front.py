@@ -1,0 +1,175 @@
+"""What `serve` and `up` run: the gateway, alone or beside a worker. Imports the web framework."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from holdfast.app import Holdfast
+from holdfast.cli.worker import end_with, on_signals, work
+from holdfast.errors import CannotServe
+from holdfast.http.gateway import Gateway, is_loopback
+from holdfast.http.opening import Beside
+from holdfast.http.scopes import Caller, TokenRole
+from holdfast.http.server import make_server
+from holdfast.identity import jitter
+from holdfast.ports import Store
+from holdfast.services.reconciler import Reconciler
+from holdfast.services.worker import Worker
+from holdfast.telemetry import Meters
+from holdfast.wiring import Address, make_store
+
+
+class Door(Struct, frozen=True, kw_only=True):
+    """Where and how the API is served."""
+
+    host: str
+    port: int
+    grace_seconds: float
+    access_log: bool
+
+    def gateway(
+        self,
+        address: Address,
+        app: Holdfast | None,
+        *,
+        meters: Meters | None = None,
+        beside: Sequence[Beside] = (),
+    ) -> Gateway:
+        """Make the gateway of a store, on a socket that is its own already."""
+        if not is_loopback(self.host):
+            raise CannotServe(f"{self.host} can be reached from elsewhere: that takes tokens")
+        server = make_server(
+            make_store(address),
+            Open(),
+            tasks=None if app is None else app.tasks,
+            meters=meters,
+            beside=beside,
+        )
+        return Gateway(
+            server,
+            host=self.host,
+            port=self.port,
+            grace_seconds=self.grace_seconds,
+            access_log=self.access_log,
+        )
+
+
+class Open:
+    """Lets everybody in who can reach it."""
+
+    async def caller(self, authorization: str | None) -> Caller:
+        """Take whoever comes for the one who started the server."""
+        del authorization
+        return Caller(name="local", role=TokenRole.ADMIN, tenant=None)
+
+
+async def serve(gateway: Gateway) -> None:
+    """Serve until a signal; a second one hurries."""
+
+    def stop() -> None:
+        gateway.stop()
+        on_signals(gateway.hurry)
+
+    on_signals(stop)
+    await gateway.run()
+
+
+class Whole:
+    """All roles in one process: the gateway with the sweeps beside it, and maybe a worker."""
+
+    def __init__(
+        self, door: Door, address: Address, app: Holdfast | None, *, tick_seconds: float
+    ) -> None:
+        """Take the address to serve at."""
+        self._app = app
+        self._worker: Worker | None = None
+        self._meters = Meters() if app is None else app.meters
+        self._tick = tick_seconds
+        self._gateway = door.gateway(address, app, meters=self._meters, beside=[self._sweep])
+
+    def employ(self, worker: Worker) -> None:
+        """Let a worker of the app run, too."""
+        self._worker = worker
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return self._gateway.url
+
+    @property
+    def worker_name(self) -> str | None:
+        """The name that its claims are written under."""
+        return None if self._worker is None else self._worker.name
+
+    async def run(self) -> int:
+        """Serve in a thread and work here, until a signal or the death of either."""
+        ended = asyncio.Event()
+        on_signals(ended.set)
+        front = _Front(self._gateway, ended)
+        front.start()
+        stopping = asyncio.create_task(self._stop_with(ended))
+        code = await self._work(ended)
+        await stopping
+        await asyncio.to_thread(front.join)
+        if self._app is not None and self._worker is not None:
+            await end_with(self._app, self._worker, code)
+        if front.died is not None:
+            raise front.died
+        return code
+
+    async def _stop_with(self, ended: asyncio.Event) -> None:
+        await ended.wait()
+        self._gateway.stop()
+        on_signals(self._gateway.hurry)
+
+    async def _work(self, ended: asyncio.Event) -> int:
+        if self._worker is None:
+            await ended.wait()
+            return 0
+        code = await work(self._worker, ended, hurry=self._hurry(self._worker))
+        # A worker that ended by itself takes all down with it: whoever started it starts it anew.
+        ended.set()
+        return code
+
+    def _hurry(self, worker: Worker) -> Callable[[], None]:
+        def hurry() -> None:
+            self._gateway.hurry()
+            worker.hurry()
+
+        return hurry
+
+    async def _sweep(self, store: Store) -> None:
+        name = f"{socket.gethostname()}-{os.getpid()}"
+        await Reconciler(
+            store, name, jitter=jitter, tick_seconds=self._tick, meters=self._meters
+        ).run()
+
+
+class _Front(threading.Thread):
+    """The gateway on a loop of its own: a handler that blocks the worker's keeps nobody waiting.
+
+    When it ends, whatever else runs is to end, too.
+    """
+
+    def __init__(self, gateway: Gateway, ended: asyncio.Event) -> None:
+        """Take what runs there, and what tells its end to this loop."""
+        super().__init__(name="holdfast-gateway", daemon=True)
+        self.died: BaseException | None = None
+        self._gateway = gateway
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+
+    def run(self) -> None:
+        """Serve until the gateway is stopped."""
+        try:
+            asyncio.run(self._gateway.run())
+        except BaseException as error:  # noqa: BLE001  told by whoever joins it
+            self.died = error
+        finally:
+            self._loop.call_soon_threadsafe(self._ended.set)

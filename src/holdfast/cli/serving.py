@@ -1,0 +1,128 @@
+"""`holdfast serve`: the HTTP API. `holdfast up`: all roles in one process."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import typer
+
+from holdfast.app import Holdfast
+from holdfast.cli.running import DEFAULT_URL, check_there, err, run, telling
+from holdfast.cli.settings import (
+    HOST,
+    PORT,
+    AccessLog,
+    AppUrl,
+    Capabilities,
+    Concurrency,
+    Grace,
+    Host,
+    LogLevel,
+    LogStyle,
+    MaybeApp,
+    Poll,
+    Port,
+    Queues,
+    Tick,
+    words,
+)
+from holdfast.cli.worker import load_app
+from holdfast.errors import CannotServe
+from holdfast.logs import LogFormat, configure_logging
+from holdfast.services.reconciler import TICK_SECONDS
+from holdfast.services.worker import GRACE_SECONDS, POLL_SECONDS
+from holdfast.wiring import Address, read_address
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(up)
+    app.command()(serve)
+
+
+def serve(
+    app: MaybeApp = None,
+    *,
+    url: AppUrl = None,
+    host: Host = HOST,
+    port: Port = PORT,
+    grace: Grace = GRACE_SECONDS,
+    access_log: AccessLog = False,
+    log_format: LogStyle = LogFormat.TEXT,
+    log_level: LogLevel = "INFO",
+) -> None:
+    """Serve the HTTP API until SIGTERM or Ctrl-C; a second one ends the grace.
+
+    With an app, jobs of its tasks get their terms, and their arguments are checked at submit. Any
+    number may serve one store.
+    """
+    loaded = None if app is None else load_app(app, url)
+    configure_logging(log_format, log_level)
+    with telling():
+        front = _front()
+        address = _address(url, loaded)
+        check_there(address)
+        door = front.Door(host=host, port=port, grace_seconds=grace, access_log=access_log)
+        gateway = door.gateway(address, loaded)
+    err.print(f"serving {gateway.url}; end with Ctrl-C", markup=False, soft_wrap=True)
+    run(front.serve(gateway))
+
+
+def up(
+    app: MaybeApp = None,
+    *,
+    url: AppUrl = None,
+    host: Host = HOST,
+    port: Port = PORT,
+    queues: Queues = "default",
+    concurrency: Concurrency = 20,
+    capabilities: Capabilities = "",
+    grace: Grace = GRACE_SECONDS,
+    poll: Poll = POLL_SECONDS,
+    tick: Tick = TICK_SECONDS,
+    access_log: AccessLog = False,
+    log_format: LogStyle = LogFormat.TEXT,
+    log_level: LogLevel = "INFO",
+) -> None:
+    """Run everything in one process: the HTTP API, the reconciler and, with an app, a worker.
+
+    A SQLite file that is not there is made. Ends in order at SIGTERM or Ctrl-C; a second one ends
+    the grace. Exit code 0 only if everything was finished or given back.
+    """
+    loaded = None if app is None else load_app(app, url)
+    with telling():
+        front = _front()
+        door = front.Door(host=host, port=port, grace_seconds=grace, access_log=access_log)
+        house = front.Whole(door, _address(url, loaded), loaded, tick_seconds=tick)
+        if loaded is not None:
+            house.employ(
+                loaded.worker(
+                    queues=words(queues),
+                    concurrency=concurrency,
+                    capabilities=words(capabilities),
+                    grace=grace,
+                    poll=poll,
+                    # The gateway's loop sweeps, which no handler can block.
+                    reconcile=False,
+                    exits=True,
+                )
+            )
+    configure_logging(log_format, log_level, worker=house.worker_name)
+    work = f"worker {house.worker_name} serves {queues}" if loaded else "no app, so no worker"
+    err.print(f"serving {house.url}; {work}; end with Ctrl-C", markup=False, soft_wrap=True)
+    raise typer.Exit(run(house.run()))
+
+
+def _address(url: str | None, app: Holdfast | None) -> Address:
+    return read_address(url or (DEFAULT_URL if app is None else app.url))
+
+
+def _front() -> Any:
+    """Import what serves only here: no other command needs a web framework, or waits for one."""
+    try:
+        return import_module("holdfast.cli.front")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("holdfast"):
+            raise
+        raise CannotServe(f"serving needs {error.name}: pip install 'holdfast[server]'") from error

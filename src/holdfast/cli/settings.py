@@ -1,0 +1,70 @@
+"""Settings of the commands that keep running, each by one name everywhere.
+
+`--log-format` is `HOLDFAST_LOG_FORMAT` in the environment and `log_format` in holdfast.toml, in
+that order, whichever of `up`, `serve`, `worker` and `reconcile` it is for.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.logs import LogFormat
+
+PREFIX = "HOLDFAST_"
+
+
+def setting(flag: str, help: str, **more: Any) -> Any:
+    """Make the option of a setting; its name in the environment follows from the flag."""
+    return typer.Option(flag, envvar=variable(flag), help=help, **more)
+
+
+def variable(flag: str) -> str:
+    """Tell by which name the environment sets what a flag sets."""
+    return PREFIX + flag.partition("/")[0].removeprefix("--").replace("-", "_").upper()
+
+
+MaybeApp = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODULE:APP]", envvar=variable("app"), help="Where the app is: package.module:app"
+    ),
+]
+App = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:APP", envvar=variable("app"), help="Where the app is: package.module:app"
+    ),
+]
+AppUrl = Annotated[
+    str | None, setting("--url", "The store; without it the app's own, else holdfast.db.")
+]
+Host = Annotated[str, setting("--host", "The address to serve at.")]
+Port = Annotated[
+    int, setting("--port", "The port to serve at; 0 takes any that is free.", min=0, max=65535)
+]
+AccessLog = Annotated[bool, setting("--access-log/--no-access-log", "Log every request.")]
+Queues = Annotated[str, setting("--queues", "Queues to serve, by comma.")]
+Concurrency = Annotated[
+    int, setting("--concurrency", "How many jobs a process runs at once.", min=1, max=10_000)
+]
+Capabilities = Annotated[str, setting("--capabilities", "What jobs may need of it, by comma.")]
+Grace = Annotated[
+    float, setting("--grace", "Seconds that what is under way gets at SIGTERM.", min=0)
+]
+Poll = Annotated[
+    float, setting("--poll", "Seconds between two looks for work without a hint.", min=0.01)
+]
+Tick = Annotated[
+    float, setting("--tick", "Seconds between two sweeps that found nothing.", min=0.01)
+]
+LogStyle = Annotated[LogFormat, setting("--log-format", "How log lines look.")]
+LogLevel = Annotated[str, setting("--log-level", "What is logged at least.")]
+
+HOST, PORT = "127.0.0.1", 8080
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Read names that are separated by commas."""
+    return tuple(word for part in text.split(",") if (word := part.strip()))

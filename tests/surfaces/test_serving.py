@@ -1,0 +1,203 @@
+"""`holdfast serve` and `holdfast up`: they serve, say whether they can, and end in order."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.waiting import wait_until
+
+APP = """
+import time
+from pathlib import Path
+from holdfast import Holdfast
+
+app = Holdfast("jobs.db")
+
+@app.task
+async def double(number: int) -> int:
+    return 2 * number
+
+@app.task
+async def block(begun: str, until: str) -> None:
+    Path(begun).touch()
+    while not Path(until).exists():
+        time.sleep(0.01)
+"""
+LONG_SECONDS = 50
+"""How long a long poll asks for: longer than any test lasts."""
+
+
+class Running:
+    """A command that serves."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        """Take the process, and where it answers."""
+        self.process = process
+        self.http = httpx.Client(base_url=url, timeout=30)
+
+    def end(self) -> int:
+        """Ask it to end; tells its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with an app in it, where the command is typed."""
+    (tmp_path / "jobs_app.py").write_text(APP)
+    return tmp_path
+
+
+@contextmanager
+def running(place: Path, *arguments: str) -> Iterator[Running]:
+    """Run a command on any free port; it is killed at the end if it has not ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", *arguments, "--port", "0"],
+        cwd=place,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    try:
+        assert process.stderr is not None
+        said = ""
+        while not (found := re.search(r"serving (http://\S+);", said)):
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        served = Running(process, found[1])
+        with served.http:
+            # It listens before it serves, so that this waits for it.
+            assert served.http.get("/healthz").status_code == 200
+            yield served
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def typed(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", *arguments],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+
+def test_up_serves_and_works_in_one_process_on_a_file_that_it_makes(place: Path) -> None:
+    with running(place, "up", "jobs_app:app") as served:
+        made = served.http.post("/v1/jobs", json={"task": "double", "args": {"number": 21}})
+        assert made.status_code == 201, made.text
+        result = served.http.get(f"/v1/jobs/{made.json()['job_id']}/result", params={"wait": 30})
+        assert result.json()["result"] == 42
+        unfit = served.http.post("/v1/jobs", json={"task": "double", "args": {"number": "x"}})
+        assert unfit.json()["code"] == "validation_failed"
+        assert (place / "jobs.db").exists()
+        assert served.http.get("/readyz").json()["status"] == "ready"
+        text = served.http.get("/metrics").text
+        assert re.search(r"holdfast_claims_total 1\.0", text)
+        assert re.search(r"holdfast_reconciler_sweeps_total [1-9]", text)
+        assert served.end() == 0
+
+
+def test_a_handler_that_blocks_the_workers_loop_keeps_nobody_waiting(place: Path) -> None:
+    begun, until = place / "begun", place / "until"
+    with running(place, "up", "jobs_app:app") as served:
+        arguments = {"begun": str(begun), "until": str(until)}
+        made = served.http.post("/v1/jobs", json={"task": "block", "args": arguments}).json()
+        wait_until(begun.exists, "the handler to begin")
+        # Its start is written with its end: a short handler's need not be waited for.
+        assert served.http.get(f"/v1/jobs/{made['job_id']}").json()["state"] == "claimed"
+        until.touch()
+        done = served.http.get(f"/v1/jobs/{made['job_id']}/result", params={"wait": 30})
+        assert done.json()["state"] == "succeeded"
+
+
+def test_up_without_an_app_serves_and_sweeps(place: Path) -> None:
+    with running(place, "up", "--url", "other.db", "--tick", "0.05") as served:
+        wanted = {"task": "t", "deadline": "1ms"}
+        job = served.http.post("/v1/jobs", json=wanted).json()["job_id"]
+        done = served.http.get(f"/v1/jobs/{job}/result", params={"wait": 30})
+        assert done.json()["state"] == "timed_out"
+        assert served.end() == 0
+
+
+@pytest.mark.parametrize("command", [("serve", "--url", "jobs.db"), ("up", "jobs_app:app")])
+def test_sigterm_ends_long_polls_and_answers_what_is_under_way(
+    place: Path, command: tuple[str, ...]
+) -> None:
+    assert typed(place, "migrate", "--url", "jobs.db").returncode == 0
+    with running(place, *command) as served:
+        wanted = {"task": "t", "delay": "1h"}
+        job = served.http.post("/v1/jobs", json=wanted).json()["job_id"]
+        answers: list[httpx.Response] = []
+        with httpx.Client(base_url=served.http.base_url, timeout=60) as other:
+            poll = threading.Thread(
+                target=lambda: answers.append(
+                    other.get(f"/v1/jobs/{job}/result", params={"wait": LONG_SECONDS})
+                )
+            )
+            poll.start()
+            wait_until(lambda: _connections(served) >= 2, "the poll to be there")
+            assert served.end() == 0
+            poll.join()
+        assert [one.status_code for one in answers] == [202]
+
+
+def _connections(served: Running) -> int:
+    """Count the connections that the server has."""
+    port = served.http.base_url.port
+    table = Path(f"/proc/{served.process.pid}/net/tcp").read_text().splitlines()[1:]
+    local = f"0100007F:{port:04X}"
+    established = "01"
+    return sum(line.split()[1] == local and line.split()[3] == established for line in table)
+
+
+def test_a_store_that_is_not_there_is_named(place: Path) -> None:
+    done = typed(place, "serve", "--url", "typo.db")
+    assert done.returncode == 3
+    assert "no_such_store" in done.stderr
+    assert not (place / "typo.db").exists()
+
+
+def test_an_address_that_is_taken_is_named(place: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = typed(place, "up", "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 1
+    assert "cannot_serve" in done.stderr
+    assert "in use" in done.stderr
+
+
+def test_beyond_this_machine_it_does_not_serve_without_tokens(place: Path) -> None:
+    done = typed(place, "up", "--host", "0.0.0.0", "--port", "0")
+    assert done.returncode == 1
+    assert "tokens" in done.stderr
+
+
+def test_a_database_that_is_away_makes_a_server_that_says_so(place: Path) -> None:
+    """It lives, is not ready, and answers requests with what to do."""
+    url = "postgresql://nobody@127.0.0.1:1/none"
+    with running(place, "serve", "--url", url) as served:
+        assert served.http.get("/healthz").status_code == 200
+        for path in ("/readyz", "/v1/jobs"):
+            away = served.http.get(path)
+            assert (away.status_code, away.json()["code"]) == (503, "store_unavailable")
+            assert away.headers["retry-after"] == "1"
+        assert served.end() == 0

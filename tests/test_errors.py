@@ -28,6 +28,7 @@ CODES = {
     "NoSuchJob": "no_such_job",
     "StoreError": "store_error",
     "StoreUnavailable": "store_unavailable",
+    "ServerUnavailable": "server_unavailable",
     "StoreFull": "store_full",
     "StoreBroken": "store_broken",
     "LawBroken": "law_broken",

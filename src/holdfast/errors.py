@@ -214,6 +214,12 @@ class StoreUnavailable(StoreError):
     code = "store_unavailable"
 
 
+class ServerUnavailable(StoreUnavailable):
+    """The server could not be reached, or did not answer, until patience ended. Safe to repeat."""
+
+    code = "server_unavailable"
+
+
 class StoreFull(StoreError):
     """No room left on the disk. Nothing of this request was written; make room, then repeat it."""
 

@@ -1,0 +1,1 @@
+"""The client of a server: its requests, the operations over them, and `holdfast.Client`."""

@@ -1,0 +1,18 @@
+"""A server's operations for as long as a block runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from holdfast.client.operations import RemoteOperations
+from holdfast.client.requests import Requests, make_http
+
+
+@asynccontextmanager
+async def connected(
+    url: str, *, token: str | None, tenant: str | None, patience_seconds: float
+) -> AsyncIterator[RemoteOperations]:
+    """Connect to a server; `tenant` is for a token that may act for all of them."""
+    async with make_http(url, token, tenant) as http:
+        yield RemoteOperations(Requests(http, patience_seconds=patience_seconds))

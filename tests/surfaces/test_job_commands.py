@@ -119,10 +119,11 @@ def test_a_job_answers_a_script_with_its_last_events(place: str) -> None:
     assert answered(place, "show", "lived", "--events", "0")["events"] == []
 
 
-def test_a_job_is_found_by_its_internal_id_in_its_tenant_alone(place: str) -> None:
+def test_a_job_is_found_by_its_internal_id_unless_another_tenant_is_named(place: str) -> None:
     job = on(place, lambda store: submit_one(store, tenant="acme"))
     assert run(place, "show", str(job.id), "--tenant", "acme").exit_code == 0
-    missing = run(place, "show", str(job.id))
+    assert run(place, "show", str(job.id)).exit_code == 0
+    missing = run(place, "show", str(job.id), "--tenant", "default")
     assert (missing.exit_code, "no_such_job" in missing.output) == (FOUND_PROBLEMS, True)
 
 

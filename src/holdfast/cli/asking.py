@@ -10,18 +10,19 @@ from uuid import UUID
 
 import typer
 
-from holdfast.errors import BadData, NoSuchJob
-from holdfast.lifecycle.job import Actor, Job, JobId
+from holdfast.errors import BadData
+from holdfast.lifecycle.job import Actor, JobId
 from holdfast.lifecycle.payload import check_text
-from holdfast.lifecycle.states import KeyKind, Role
+from holdfast.lifecycle.states import Role
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import Store
+from holdfast.operations import Operations
 from holdfast.spans import span_micros
 
-DEFAULT_TENANT = "default"
-
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job_id, or the internal id.")]
-Tenant = Annotated[str, typer.Option("--tenant", help="Whose job it is.")]
+Tenant = Annotated[
+    str | None,
+    typer.Option("--tenant", help="Whose job it is; else the token's, or the tenant `default`."),
+]
 OfTenant = Annotated[str | None, typer.Option("--tenant", help="Of this tenant alone.")]
 OfQueue = Annotated[str | None, typer.Option("--queue", help="Of this queue alone.")]
 OfTask = Annotated[str | None, typer.Option("--task", help="Of this task alone.")]
@@ -45,17 +46,6 @@ def operator() -> Actor:
     except (KeyError, OSError):
         name = "cli"
     return Actor(Role.CONTROL, name)
-
-
-async def find_job(store: Store, name: str, tenant: str) -> Job:
-    """Find a job by what a person calls it."""
-    check_text(name, "JOB")
-    check_text(tenant, "--tenant")
-    id_ = await store.look_up(tenant, KeyKind.JOB_ID, name)
-    job = None if id_ is None else (await store.get([id_]))[0]
-    if job is None:
-        raise NoSuchJob(f"no job {name!r} of tenant {tenant!r}", job_id=name)
-    return job
 
 
 def check_texts(**options: str | None) -> None:
@@ -83,13 +73,13 @@ def read_delay(text: str | None) -> int:
         raise BadData(str(error)) from error
 
 
-async def read_time(store: Store, text: str | None, option: str) -> int | None:
+async def read_time(operations: Operations, text: str | None, option: str) -> int | None:
     """Read a time: so long ago by the store's clock, or a date (UTC unless it says otherwise)."""
     if text is None:
         return None
     try:
         if _SPAN.fullmatch(text):
-            return (await store.clock()).now - span_micros(text)
+            return await operations.now() - span_micros(text)
         moment = datetime.fromisoformat(text)
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return round(moment.timestamp()) * SECOND

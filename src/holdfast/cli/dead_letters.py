@@ -6,7 +6,6 @@ failed, 4 refused (no letter, settled otherwise, erased).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 import msgspec
@@ -14,7 +13,6 @@ import typer
 from msgspec import Struct
 
 from holdfast.cli.asking import (
-    DEFAULT_TENANT,
     Before,
     JobName,
     OfQueue,
@@ -24,8 +22,6 @@ from holdfast.cli.asking import (
     Tenant,
     Until,
     check_texts,
-    find_job,
-    operator,
     read_cursor,
     read_delay,
 )
@@ -37,9 +33,9 @@ from holdfast.cli.running import (
     out,
     print_json,
     run,
-    with_store,
+    with_operations,
 )
-from holdfast.cli.settling import Act, Bulk, Filters, check_choice, settle_many
+from holdfast.cli.settling import Bulk, Filters, check_choice, settle_many
 from holdfast.cli.showing import (
     error_summary,
     instant,
@@ -51,12 +47,11 @@ from holdfast.cli.showing import (
     short,
 )
 from holdfast.errors import BadData
-from holdfast.flow import letters, redrive
 from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
-from holdfast.flow.redrive import Progress, Settled, Wish
-from holdfast.lifecycle.job import Job
+from holdfast.flow.redrive import Settled, Wish
+from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.states import Letter
-from holdfast.ports import Store
+from holdfast.operations import Operations
 
 dlq = typer.Typer(help="Dead letters: jobs that could not be done.", no_args_is_help=True)
 
@@ -95,6 +90,7 @@ Request = Annotated[
 def register(app: typer.Typer) -> None:
     """Add these commands."""
     app.add_typer(dlq, name="dlq")
+    app.command("redrive")(redrive_command)
 
 
 @dlq.command("list")
@@ -115,12 +111,11 @@ def list_command(
     """List dead letters, newest job first."""
     asked = Filters(queue=queue, task=task, tenant=tenant, reason=reason, since=since, until=until)
 
-    async def work(store: Store) -> LetterPage:
-        wanted = await asked.read(store, _letter(state))
-        cursor = read_cursor(before)
-        return await letters.list_letters(store, wanted, before=cursor, limit=limit)
+    async def work(operations: Operations) -> LetterPage:
+        wanted = await asked.read(operations, _letter(state))
+        return await operations.letters(wanted, before=read_cursor(before), limit=limit)
 
-    page = run(with_store(url, work))
+    page = run(with_operations(url, tenant, work))
     if as_json:
         print_json(msgspec.to_builtins(page))
     else:
@@ -129,14 +124,14 @@ def list_command(
 
 @dlq.command("show")
 def show_command(
-    job: JobName, tenant: Tenant = DEFAULT_TENANT, url: Url = DEFAULT_URL, as_json: AsJson = False
+    job: JobName, tenant: Tenant = None, url: Url = DEFAULT_URL, as_json: AsJson = False
 ) -> None:
     """Show one dead letter with its error; also of a job that was denied or timed out."""
 
-    async def work(store: Store) -> DeadLetter:
-        return await letters.show(store, (await find_job(store, job, tenant)).id)
+    async def work(operations: Operations) -> DeadLetter:
+        return await operations.letter(job)
 
-    letter = run(with_store(url, work))
+    letter = run(with_operations(url, tenant, work))
     if as_json:
         print_json(msgspec.to_builtins(letter))
     else:
@@ -178,9 +173,14 @@ def redrive_command(
         wish=run(_wish(to_queue, retries, delay)), again=again, note=note, request_id=request_id
     )
     if job is None:
-        settle_many(url, asked, bulk, how.many(limit))
+        settle_many(url, asked, bulk, how.some)
         return
-    dead, new = run(with_store(url, how.one(job, tenant or DEFAULT_TENANT)))
+    name = job
+
+    async def work(operations: Operations) -> tuple[Job, Job]:
+        return await how.one(operations, name)
+
+    dead, new = run(with_operations(url, tenant, work))
     if as_json:
         print_json({"job": str(dead.id), "redriven_as": str(new.id), "state": new.state})
     else:
@@ -195,39 +195,25 @@ class Redrive(Struct, frozen=True, kw_only=True):
     note: str | None
     request_id: str | None
 
-    def one(self, name: str, tenant: str) -> Callable[[Store], Awaitable[tuple[Job, Job]]]:
+    async def one(self, operations: Operations, name: str) -> tuple[Job, Job]:
         """Redrive one; gives the dead job and the new one."""
+        dead = await operations.get(name)
+        new = await operations.redrive(
+            dead.id,
+            wish=self.wish,
+            again=self.again,
+            reason=self.note,
+            request_id=self.request_id,
+        )
+        return dead, new
 
-        async def act(store: Store) -> tuple[Job, Job]:
-            dead = await find_job(store, name, tenant)
-            new = await redrive.redrive(
-                store,
-                dead.id,
-                operator(),
-                wish=self.wish,
-                again=self.again,
-                reason=self.note,
-                request_id=self.request_id,
-            )
-            return dead, new
-
-        return act
-
-    def many(self, limit: int | None) -> Act:
-        """Redrive what a filter finds."""
-
-        async def act(store: Store, wanted: LetterFilter, progress: Progress) -> Settled:
-            return await redrive.redrive_all(
-                store,
-                wanted,
-                operator(),
-                wish=self.wish,
-                reason=self.note,
-                limit=limit,
-                progress=progress,
-            )
-
-        return act
+    async def some(
+        self, operations: Operations, wanted: LetterFilter, before: JobId | None, limit: int
+    ) -> Settled:
+        """Redrive some of what a filter finds."""
+        return await operations.redrive_all(
+            wanted, wish=self.wish, reason=self.note, before=before, limit=limit
+        )
 
 
 async def _wish(queue: str | None, retries: int | None, delay: str | None) -> Wish:
@@ -259,19 +245,18 @@ def discard_command(
     bulk = Bulk(limit=limit, yes=yes, dry_run=dry_run, as_json=as_json, **words)
     run(check_choice(job, everything, asked, bulk))
 
-    async def many(store: Store, wanted: LetterFilter, progress: Progress) -> Settled:
-        return await redrive.discard_all(
-            store, wanted, operator(), reason=note, limit=limit, progress=progress
-        )
+    async def some(
+        operations: Operations, wanted: LetterFilter, before: JobId | None, limit: int
+    ) -> Settled:
+        return await operations.discard_all(wanted, reason=note, before=before, limit=limit)
 
-    async def one(store: Store) -> Job:
-        dead = await find_job(store, job or "", tenant or DEFAULT_TENANT)
-        return await redrive.discard(store, dead.id, operator(), reason=note)
+    async def one(operations: Operations) -> Job:
+        return await operations.discard(job or "", reason=note)
 
     if job is None:
-        settle_many(url, asked, bulk, many)
+        settle_many(url, asked, bulk, some)
         return
-    dead = run(with_store(url, one))
+    dead = run(with_operations(url, tenant, one))
     if as_json:
         print_json({"job": str(dead.id), "letter": dead.letter})
     else:

@@ -13,7 +13,6 @@ import typer
 from msgspec import Struct
 
 from holdfast.cli.asking import (
-    DEFAULT_TENANT,
     Before,
     JobName,
     OfQueue,
@@ -24,8 +23,6 @@ from holdfast.cli.asking import (
     Tenant,
     Until,
     check_texts,
-    find_job,
-    operator,
     read_cursor,
     read_time,
 )
@@ -39,7 +36,7 @@ from holdfast.cli.running import (
     out,
     print_json,
     run,
-    with_store,
+    with_operations,
 )
 from holdfast.cli.showing import (
     error_summary,
@@ -52,13 +49,13 @@ from holdfast.cli.showing import (
     short,
 )
 from holdfast.errors import BadData
-from holdfast.flow import intervene
-from holdfast.flow.history import ReadEvent, history
-from holdfast.flow.lineage import Lineage, lineage
+from holdfast.flow.history import ReadEvent
+from holdfast.flow.lineage import Lineage
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.linked import undone_by
 from holdfast.lifecycle.states import BEATS, OWNED, EventType, State
-from holdfast.ports import Page, Query, Store
+from holdfast.operations import Operations
+from holdfast.ports import Page, Query
 
 
 def register(app: typer.Typer) -> None:
@@ -92,25 +89,24 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
 
-    async def work(store: Store) -> Page:
-        check_texts(queue=queue, task=task, tenant=tenant, error=error)
+    async def work(operations: Operations) -> Page:
+        check_texts(queue=queue, task=task, error=error)
         check_texts(workflow=workflow, correlation=correlation)
         query = Query(
-            tenant=tenant,
             states=tuple(_state(word) for word in state or ()),
             queue=queue,
             task=task,
             workflow_id=workflow,
             correlation_id=correlation,
             error_code=error,
-            created_from=await read_time(store, since, "--since"),
-            created_until=await read_time(store, until, "--until"),
+            created_from=await read_time(operations, since, "--since"),
+            created_until=await read_time(operations, until, "--until"),
             before=read_cursor(before),
             limit=limit,
         )
-        return await store.find(query)
+        return await operations.find(query)
 
-    page = run(with_store(url, work))
+    page = run(with_operations(url, tenant, work))
     if as_json:
         print_json(msgspec.to_builtins(page))
     else:
@@ -120,7 +116,7 @@ def list_jobs(
 def show_job(
     job: JobName,
     *,
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = None,
     events: Annotated[
         int, typer.Option("--events", min=0, help="How many of the last events are shown.")
     ] = 50,
@@ -135,11 +131,11 @@ def show_job(
         _show_tree(job, tenant, url, as_json=as_json)
         return
 
-    async def work(store: Store) -> tuple[Job, list[ReadEvent]]:
-        found = await find_job(store, job, tenant)
-        return found, await history(store, found.id)
+    async def work(operations: Operations) -> tuple[Job, list[ReadEvent]]:
+        found = await operations.get(job)
+        return found, await operations.history(found.id)
 
-    record, log = run(with_store(url, work))
+    record, log = run(with_operations(url, tenant, work))
     tries = attempts(log)
     shown = [event for event in log if event.type not in BEATS]
     shown = shown[max(0, len(shown) - events) :]
@@ -153,11 +149,11 @@ def show_job(
     _say_error(log)
 
 
-def _show_tree(job: str, tenant: str, url: str, *, as_json: bool) -> None:
-    async def work(store: Store) -> Lineage:
-        return await lineage(store, await find_job(store, job, tenant))
+def _show_tree(job: str, tenant: str | None, url: str, *, as_json: bool) -> None:
+    async def work(operations: Operations) -> Lineage:
+        return await operations.lineage(job)
 
-    shown = run(with_store(url, work))
+    shown = run(with_operations(url, tenant, work))
     if as_json:
         print_json(msgspec.to_builtins(shown))
     else:
@@ -169,17 +165,16 @@ def cancel_job(
     *,
     hard: Annotated[bool, typer.Option("--hard", help="Leave its owner no grace.")] = False,
     reason: Reason = None,
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Cancel a job: at once where nobody holds it, else its owner is asked to end it."""
 
-    async def work(store: Store) -> Job:
-        found = await find_job(store, job, tenant)
-        return await intervene.cancel(store, found.id, operator(), hard=hard, reason=reason)
+    async def work(operations: Operations) -> Job:
+        return await operations.cancel(job, hard=hard, reason=reason)
 
-    record = run(with_store(url, work))
+    record = run(with_operations(url, tenant, work))
     if as_json:
         asked = record.cancel_requested
         print_json({"job": str(record.id), "state": record.state, "cancel_requested": asked})

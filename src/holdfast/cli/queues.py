@@ -9,12 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.asking import OfTenant, Reason, check_texts, operator
-from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_store
+from holdfast.cli.asking import OfTenant, Reason, check_texts
+from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_operations
 from holdfast.cli.showing import instant, plain, say, say_table, short
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.states import State
-from holdfast.ports import QueueStatus, Store
+from holdfast.operations import Depth, Operations
+from holdfast.ports import QueueStatus
 
 queues_app = typer.Typer(help="Queues: depth by state, pause, resume.", no_args_is_help=True)
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
@@ -30,20 +31,14 @@ def register(app: typer.Typer) -> None:
 def list_queues(tenant: OfTenant = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """List queues, with how many jobs are in which state."""
 
-    async def work(store: Store) -> tuple[dict[str, dict[State, int]], dict[str, QueueStatus]]:
-        check_texts(tenant=tenant)
-        depth: dict[str, dict[State, int]] = {}
-        for one in await store.counts(tenant):
-            states = depth.setdefault(one.queue, {})
-            states[one.state] = states.get(one.state, 0) + one.jobs
-        return depth, {one.name: one for one in await store.queues()}
+    async def work(operations: Operations) -> list[Depth]:
+        return await operations.queues()
 
-    depth, known = run(with_store(url, work))
-    names = sorted(depth.keys() | known.keys())
+    found = run(with_operations(url, tenant, work))
     if as_json:
-        print_json({"queues": [_as_data(name, depth, known) for name in names]})
-    elif names:
-        _say_queues(names, depth, known)
+        print_json({"queues": [_as_data(queue) for queue in found]})
+    elif found:
+        _say_queues(found)
     else:
         say(out, "no queues yet")
 
@@ -54,11 +49,11 @@ def pause_queue(
 ) -> None:
     """Let no job of a queue be claimed; what runs goes on."""
 
-    async def work(store: Store) -> QueueStatus:
+    async def work(operations: Operations) -> QueueStatus:
         _check(queue, reason)
-        return await store.pause(queue, actor=operator().label, reason=reason)
+        return await operations.pause(queue, reason=reason)
 
-    _say_status(run(with_store(url, work)), as_json)
+    _say_status(run(with_operations(url, None, work)), as_json)
 
 
 @queues_app.command("resume")
@@ -67,11 +62,11 @@ def resume_queue(
 ) -> None:
     """Let a queue's jobs be claimed again."""
 
-    async def work(store: Store) -> QueueStatus:
+    async def work(operations: Operations) -> QueueStatus:
         _check(queue, reason)
-        return await store.resume(queue, actor=operator().label, reason=reason)
+        return await operations.resume(queue, reason=reason)
 
-    _say_status(run(with_store(url, work)), as_json)
+    _say_status(run(with_operations(url, None, work)), as_json)
 
 
 def _check(queue: str, reason: str | None) -> None:
@@ -79,15 +74,13 @@ def _check(queue: str, reason: str | None) -> None:
     check_texts(reason=reason)
 
 
-def _as_data(
-    name: str, depth: dict[str, dict[State, int]], known: dict[str, QueueStatus]
-) -> dict[str, Any]:
-    states = {state.value: jobs for state, jobs in depth.get(name, {}).items() if jobs}
-    return {"queue": name, "jobs": states} | _pause(known.get(name))
+def _as_data(queue: Depth) -> dict[str, Any]:
+    states = {state.value: jobs for state, jobs in queue.jobs.items()}
+    return {"queue": queue.queue, "jobs": states} | _pause(queue)
 
 
-def _pause(status: QueueStatus | None) -> dict[str, Any]:
-    if status is None or status.paused_at is None:
+def _pause(status: Depth | QueueStatus) -> dict[str, Any]:
+    if status.paused_at is None:
         return {"paused": False}
     return {
         "paused": True,
@@ -97,26 +90,24 @@ def _pause(status: QueueStatus | None) -> dict[str, Any]:
     }
 
 
-def _say_queues(
-    names: list[str], depth: dict[str, dict[State, int]], known: dict[str, QueueStatus]
-) -> None:
-    used = [state for state in STATES if any(depth.get(name, {}).get(state) for name in names)]
+def _say_queues(found: list[Depth]) -> None:
+    used = [state for state in STATES if any(queue.jobs.get(state) for queue in found)]
     rows = [
         (
-            short(name, 40),
-            *(f"{depth.get(name, {}).get(state, 0):,}" for state in used),
-            _paused(known.get(name)),
+            short(queue.queue, 40),
+            *(f"{queue.jobs.get(state, 0):,}" for state in used),
+            _paused(queue),
         )
-        for name in names
+        for queue in found
     ]
     say_table(out, ("QUEUE", *(state.value.upper() for state in used), "PAUSED"), rows)
 
 
-def _paused(status: QueueStatus | None) -> str:
-    if status is None or status.paused_at is None:
+def _paused(queue: Depth) -> str:
+    if queue.paused_at is None:
         return "–"
-    why = f": {short(status.reason)}" if status.reason else ""
-    return f"{instant(status.paused_at)} by {plain(status.paused_by)}{why}"
+    why = f": {short(queue.reason)}" if queue.reason else ""
+    return f"{instant(queue.paused_at)} by {plain(queue.paused_by)}{why}"
 
 
 def _say_status(status: QueueStatus, as_json: bool) -> None:

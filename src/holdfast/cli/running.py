@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +21,25 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from holdfast.cli.asking import operator
 from holdfast.cli.showing import plain, say
-from holdfast.errors import BadAddress, BadData, HoldfastError, NoSuchStore, Refused, StoreError
+from holdfast.errors import (
+    BadAddress,
+    BadData,
+    Forbidden,
+    HoldfastError,
+    NoSuchStore,
+    RateLimited,
+    Refused,
+    ServerFailed,
+    StoreError,
+    Unauthorized,
+)
+from holdfast.lifecycle.payload import check_text
+from holdfast.local import LocalOperations
+from holdfast.operations import Operations
 from holdfast.ports import Store
+from holdfast.services.session import Session
 from holdfast.wiring import Address, opened, read_address
 
 R = TypeVar("R")
@@ -38,7 +55,8 @@ Url = Annotated[
     typer.Option(
         "--url",
         envvar="HOLDFAST_URL",
-        help="The store: a SQLite file, sqlite:///path, or postgresql://user@host/database.",
+        help="The store: a SQLite file, sqlite:///path or postgresql://user@host/database; "
+        "or a server: http(s)://host, with its token in HOLDFAST_TOKEN.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -74,9 +92,9 @@ def exit_code(error: HoldfastError) -> int:
     match error:
         case BadAddress() | BadData():
             return BAD_INPUT
-        case Refused():
+        case Refused() | Unauthorized() | Forbidden():
             return REFUSED
-        case StoreError():
+        case StoreError() | ServerFailed() | RateLimited():
             return STORE_FAILED
         case _:
             return FOUND_PROBLEMS
@@ -91,10 +109,52 @@ def address_of(url: str) -> Address:
 
 async def with_store(url: str, work: Callable[[Store], Awaitable[R]]) -> R:
     """Open the store and do the work."""
+    if is_server(url):
+        raise BadAddress("this command works on a store, not through a server: give its address")
     address = read_address(url)
     check_there(address)
     async with opened(address, deadline_seconds=PATIENCE_SECONDS) as store:
         return await work(store)
+
+
+def is_server(url: str) -> bool:
+    """Whether an address is a server's, and not a store's."""
+    return url.lower().startswith(("http://", "https://"))
+
+
+async def with_operations(
+    url: str, tenant: str | None, work: Callable[[Operations], Awaitable[R]]
+) -> R:
+    """Do work on the jobs of a store or of a server: for one tenant, or for all one may see."""
+    if is_server(url):
+        return await _on_server(url, tenant, work)
+
+    async def on_store(store: Store) -> R:
+        session = Session(store)
+        try:
+            return await work(
+                LocalOperations(session, name=operator().name, tenant=_tenant(tenant))
+            )
+        finally:
+            await session.gathering.finish()
+
+    return await with_store(url, on_store)
+
+
+async def _on_server(url: str, tenant: str | None, work: Callable[[Operations], Awaitable[R]]) -> R:
+    try:
+        from holdfast.client.connecting import connected
+    except ModuleNotFoundError as error:
+        raise BadAddress("to ask a server: pip install 'holdfast[client]'") from error
+    token = os.environ.get("HOLDFAST_TOKEN") or None
+    async with connected(
+        url, token=token, tenant=_tenant(tenant), patience_seconds=PATIENCE_SECONDS
+    ) as operations:
+        return await work(operations)
+
+
+def _tenant(tenant: str | None) -> str | None:
+    return None if tenant is None else check_text(tenant, "--tenant", limit=200)
 
 
 def check_there(address: Address) -> None:

@@ -18,14 +18,15 @@ from holdfast.cli.running import (
     out,
     print_json,
     run,
-    with_store,
+    with_operations,
 )
 from holdfast.cli.showing import plain, say
 from holdfast.errors import BadData
-from holdfast.flow.letters import LetterFilter, count_letters
-from holdfast.flow.redrive import Progress, Settled
+from holdfast.flow.letters import LetterFilter
+from holdfast.flow.redrive import FAILURES_KEPT, Settled
+from holdfast.lifecycle.job import JobId
 from holdfast.lifecycle.states import Letter
-from holdfast.ports import Store
+from holdfast.operations import Operations
 
 
 class Filters(Struct, frozen=True, kw_only=True):
@@ -38,17 +39,16 @@ class Filters(Struct, frozen=True, kw_only=True):
     since: str | None
     until: str | None
 
-    async def read(self, store: Store, letter: Letter = Letter.OPEN) -> LetterFilter:
-        """Turn them into what the store is asked."""
-        check_texts(queue=self.queue, task=self.task, tenant=self.tenant, reason=self.reason)
+    async def read(self, operations: Operations, letter: Letter = Letter.OPEN) -> LetterFilter:
+        """Turn them into what is asked for; the tenant is whoever asks."""
+        check_texts(queue=self.queue, task=self.task, reason=self.reason)
         return LetterFilter(
             letter=letter,
-            tenant=self.tenant,
             queue=self.queue,
             task=self.task,
             error_code=self.reason,
-            created_from=await read_time(store, self.since, "--since"),
-            created_until=await read_time(store, self.until, "--until"),
+            created_from=await read_time(operations, self.since, "--since"),
+            created_until=await read_time(operations, self.until, "--until"),
         )
 
     @property
@@ -58,7 +58,10 @@ class Filters(Struct, frozen=True, kw_only=True):
         return any(one is not None for one in given)
 
 
-Act: TypeAlias = Callable[[Store, LetterFilter, Progress], Awaitable[Settled]]
+PART = 100
+"""How many letters are settled before it is told how far it is."""
+Act: TypeAlias = Callable[[Operations, LetterFilter, JobId | None, int], Awaitable[Settled]]
+"""Settles some letters: those of a filter after a job, so many."""
 
 
 class Bulk(Struct, frozen=True, kw_only=True):
@@ -87,25 +90,53 @@ async def check_choice(
 def settle_many(url: str, asked: Filters, bulk: Bulk, act: Act) -> None:
     """Count, ask, do, tell."""
 
-    async def count(store: Store) -> int:
-        found = await count_letters(store, await asked.read(store))
+    async def count(operations: Operations) -> int:
+        found = await operations.count_letters(await asked.read(operations))
         return found if bulk.limit is None else min(found, bulk.limit)
 
-    async def work(store: Store) -> Settled:
-        wanted = await asked.read(store)
+    async def work(operations: Operations) -> Settled:
+        wanted = await asked.read(operations)
         with counting(bulk.verb, total, quiet=bulk.as_json) as progress:
-            return await act(store, wanted, progress)
+            return await _settle(operations, wanted, bulk.limit, act, progress)
 
-    total = run(with_store(url, count))
+    total = run(with_operations(url, asked.tenant, count))
     if bulk.dry_run:
         _say_dry(bulk, total)
         return
     if total and not bulk.yes:
         _confirm(bulk, total)
-    report = run(with_store(url, work))
+    report = run(with_operations(url, asked.tenant, work))
     _say_settled(bulk, report)
     if report.failures:
         raise typer.Exit(FOUND_PROBLEMS)
+
+
+async def _settle(
+    operations: Operations,
+    wanted: LetterFilter,
+    limit: int | None,
+    act: Act,
+    progress: Callable[[int], None],
+) -> Settled:
+    """Settle part by part, from the newest job on."""
+    whole = Settled()
+    while True:
+        size = PART if limit is None else min(PART, limit - whole.seen)
+        part = await act(operations, wanted, whole.next, size)
+        _add(whole, part)
+        progress(whole.seen)
+        if part.next is None or whole.seen == limit:
+            return whole
+
+
+def _add(whole: Settled, part: Settled) -> None:
+    whole.seen += part.seen
+    whole.done += part.done
+    whole.skipped += part.skipped
+    whole.failures += part.failures
+    kept = FAILURES_KEPT - len(whole.failed)
+    whole.failed |= dict(list(part.failed.items())[:kept])
+    whole.next = part.next
 
 
 def _say_dry(bulk: Bulk, total: int) -> None:
@@ -127,13 +158,15 @@ def _confirm(bulk: Bulk, total: int) -> None:
 
 def _say_settled(bulk: Bulk, report: Settled) -> None:
     if bulk.as_json:
-        print_json(msgspec.to_builtins(report))
+        told = msgspec.to_builtins(report)
+        del told["next"]
+        print_json(told)
         return
-    told = [f"{report.done:,} {bulk.done}"]
+    words = [f"{report.done:,} {bulk.done}"]
     if report.skipped:
-        told.append(f"{report.skipped:,} settled by others first")
+        words.append(f"{report.skipped:,} settled by others first")
     if report.failures:
-        told.append(f"{report.failures:,} failed")
-    say(out, ", ".join(told))
+        words.append(f"{report.failures:,} failed")
+    say(out, ", ".join(words))
     for id_, why in report.failed.items():
         say(err, f"job {id_}: {plain(why)}")

@@ -10,14 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.asking import DEFAULT_TENANT, JobName, Tenant, find_job, operator
-from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_store
+from holdfast.cli.asking import JobName, Tenant
+from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_operations
 from holdfast.cli.showing import plain, say
 from holdfast.errors import BadData
-from holdfast.flow import intervene
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.payload import check_body, check_text, decode_body
-from holdfast.ports import Store
+from holdfast.operations import Operations
 
 SignalName = Annotated[str, typer.Argument(metavar="NAME", help="What a wait_for waits for.")]
 StepName = Annotated[str, typer.Argument(metavar="STEP", help="The step that it asks about.")]
@@ -47,21 +46,18 @@ def send_signal(
     *,
     payload: Payload = "null",
     request_id: RequestId = None,
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Send a job a signal: it goes on if it waits for it, else the signal is kept for its wait."""
 
-    async def work(store: Store) -> Job:
+    async def work(operations: Operations) -> Job:
         body = check_body(payload.encode(errors="surrogatepass"), "--payload")
         check_text(name, "NAME")
-        found = await find_job(store, job, tenant)
-        return await intervene.signal(
-            store, found.id, operator(), name, body, request_id=request_id
-        )
+        return await operations.signal(job, name, body, request_id=request_id)
 
-    _told(run(with_store(url, work)), name, as_json)
+    _told(run(with_operations(url, tenant, work)), name, as_json)
 
 
 def resolve_step(
@@ -71,7 +67,7 @@ def resolve_step(
     happened: Verdict = None,
     result: Result = None,
     force: Force = False,
-    tenant: Tenant = DEFAULT_TENANT,
+    tenant: Tenant = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -80,20 +76,13 @@ def resolve_step(
     With --happened it goes on with the step's result; with --not-happened it runs the step.
     """
 
-    async def work(store: Store) -> Job:
+    async def work(operations: Operations) -> Job:
         said = _result(happened, result)
-        found = await find_job(store, job, tenant)
-        return await intervene.resolve(
-            store,
-            found.id,
-            operator(),
-            step,
-            happened=bool(happened),
-            result=said,
-            force=force,
+        return await operations.resolve(
+            job, step, happened=bool(happened), result=said, force=force
         )
 
-    _told(run(with_store(url, work)), f"resolve:{step}", as_json)
+    _told(run(with_operations(url, tenant, work)), f"resolve:{step}", as_json)
 
 
 def _result(happened: bool | None, result: str | None) -> Any:

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 import msgspec
 import typer
 
-from holdfast.cli.asking import DEFAULT_TENANT, JobName, Tenant, find_job
-from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_store
+from holdfast.cli.asking import JobName, Tenant
+from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_operations
 from holdfast.cli.showing import plain, say_facts
 from holdfast.flow.reasons import Reason, tell
 from holdfast.flow.why import Why
-from holdfast.flow.why import why as ask_why
-from holdfast.ports import Store
+from holdfast.operations import Operations
 
 
 def register(app: typer.Typer) -> None:
@@ -25,14 +24,14 @@ def register(app: typer.Typer) -> None:
 
 
 def why(
-    job: JobName, tenant: Tenant = DEFAULT_TENANT, url: Url = DEFAULT_URL, as_json: AsJson = False
+    job: JobName, tenant: Tenant = None, url: Url = DEFAULT_URL, as_json: AsJson = False
 ) -> None:
     """Say what a job is doing, why it is not running, and who did that."""
 
-    async def work(store: Store) -> Why:
-        return await ask_why(store, (await find_job(store, job, tenant)).id)
+    async def work(operations: Operations) -> Why:
+        return await operations.why(job)
 
-    answer = run(with_store(url, work))
+    answer = run(with_operations(url, tenant, work))
     if as_json:
         print_json(msgspec.to_builtins(answer) | {"text": answer.text})
     else:

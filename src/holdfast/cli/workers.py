@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_store
+from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_operations
 from holdfast.cli.showing import plain, say, say_table, short
 from holdfast.flow.phrases import span
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import Store, WorkerStatus
+from holdfast.operations import Operations, Roll
+from holdfast.ports import WorkerStatus
 
 RECENT = 3600 * SECOND
 """How long ago a worker may have been seen to be listed without --all."""
@@ -35,12 +36,12 @@ def workers(
 ) -> None:
     """List workers, the most recently seen first: what they serve, and whether they live."""
 
-    async def work(store: Store) -> tuple[int, list[WorkerStatus]]:
-        now = (await store.clock()).now
-        since = None if everyone else now - RECENT
-        return now, await store.workers(seen_since=since, limit=limit)
+    async def work(operations: Operations) -> Roll:
+        since = None if everyone else await operations.now() - RECENT
+        return await operations.workers(seen_since=since, limit=limit)
 
-    now, found = run(with_store(url, work))
+    roll = run(with_operations(url, None, work))
+    now, found = roll.now, roll.workers
     if as_json:
         print_json({"now": now, "workers": [_json(one, now) for one in found]})
     elif found:

@@ -25,6 +25,7 @@ from holdfast.lifecycle.job import Actor, Job, JobId, NewJob
 from holdfast.lifecycle.payload import check_number, check_text, decode_body
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.lifecycle.states import KeyKind, Role, State
+from holdfast.local import LocalOperations
 from holdfast.options import TaskOptions
 from holdfast.pending import PendingHandle
 from holdfast.ports import Query, QueueStatus, Store, SubmitOutcome, SubmitRefused
@@ -355,12 +356,15 @@ class Holdfast(Enlisting):
         """Give the open store of the running event loop."""
         return (await self._session()).store
 
-    async def ended(self, id: JobId, timeout: Span | None) -> Job:
-        """Wait until a job has ended; ResultTimeout if that takes longer."""
-        limit = None if timeout is None else span_seconds(timeout, "timeout")
-        if self.rehearsal is not None:
-            await self.rehearsal.awaited(id)
-        return await (await self._session()).watching.ended(id, limit)
+    async def operations(self) -> LocalOperations:
+        """Give what can be done with jobs of any tenant, in this app's name."""
+        return LocalOperations(
+            await self._session(),
+            name=self.control.name,
+            tenant=None,
+            tasks=self.tasks,
+            awaited=None if self.rehearsal is None else self.rehearsal.awaited,
+        )
 
     def run_sync(self, work: Coroutine[Any, Any, T], instead: str) -> T:
         """Do work for a thread without a loop, on the app's own background loop."""

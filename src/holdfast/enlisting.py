@@ -26,7 +26,7 @@ from holdfast.flow.submit import refused_submit
 from holdfast.jobs import Home, JobHandle
 from holdfast.lifecycle.job import JobId, NewJob
 from holdfast.pending import PendingHandle
-from holdfast.ports import SubmitRefused
+from holdfast.ports import Store, SubmitRefused
 from holdfast.stores.postgres.enlisted import (
     dictionary_keys,
     enlist_sql,
@@ -68,6 +68,10 @@ class Enlisting(Home):
     meters: Meters
     written_ahead: set[int]
     """Keys of policies and needs that were written, or tried, before a transaction needs them."""
+
+    @abstractmethod
+    async def store(self) -> Store:
+        """Give the open store of the running loop."""
 
     @abstractmethod
     async def parent_id(self, parent: Any) -> JobId | None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.durable.verdicts import Happened, NotHappened
-from holdfast.errors import BadData, NoSuchJob
-from holdfast.flow import intervene
-from holdfast.flow.history import ReadEvent, history
-from holdfast.flow.outcomes import last_event, linked_retry, outcome_of
-from holdfast.flow.redrive import redrive
-from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent
+from holdfast.errors import BadData
+from holdfast.flow.history import ReadEvent
+from holdfast.flow.outcomes import next_try
+from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.payload import encode_body
 from holdfast.lifecycle.states import State
-from holdfast.ports import Store
-from holdfast.spans import Span, span_seconds
+from holdfast.operations import Operations
+from holdfast.spans import Span
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -24,15 +21,10 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Home(Protocol):
-    """What a handle needs of the app it came from."""
+    """What a handle needs of the app or client it came from."""
 
-    control: Actor
-
-    async def store(self) -> Store:
-        """Give the open store of the running loop."""
-
-    async def ended(self, id: JobId, timeout: Span | None) -> Job:
-        """Wait until a job has ended, or raise ResultTimeout."""
+    async def operations(self) -> Operations:
+        """Give what can be done with jobs, on the running loop."""
 
     def run_sync(self, work: Coroutine[Any, Any, T], instead: str) -> T:
         """Do work for a thread without a loop."""
@@ -73,17 +65,13 @@ class JobHandle(Generic[R_co]):
 
     async def refresh(self) -> JobHandle[R_co]:
         """Look at it again."""
-        store = await self._home.store()
-        found = (await store.get([self.record.id]))[0]
-        if found is None:
-            raise NoSuchJob(f"no job {self.id}", job_id=self.id)
-        self.record = found
+        self.record = await (await self._home.operations()).get(self.record.id)
         return self
 
     async def wait(self, timeout: Span | None = None) -> State:
         """Wait until it has ended, however; ResultTimeout if the wait ends first."""
         if not self.record.terminal:
-            self.record = await self._home.ended(self.record.id, timeout)
+            self.record = await (await self._home.operations()).ended(self.record.id, timeout)
         return self.record.state
 
     async def result(self, timeout: Span | None = None) -> R_co:
@@ -93,33 +81,22 @@ class JobHandle(Generic[R_co]):
         that of the last try: whoever submitted again because the first had failed would have it
         done twice. `state` and `wait` speak of this one job.
         """
-        limit = None if timeout is None else time.monotonic() + span_seconds(timeout, "timeout")
-        job, left = self, timeout
-        while True:
-            await job.wait(left)
-            last = await job._last_event()
-            again = await job._linked_retry(last)
-            if again is None:
-                return job._outcome(last, self.id)
-            job = again
-            left = None if limit is None else round(max(0.0, limit - time.monotonic()), 3)
+        ending = await (await self._home.operations()).outcome(self.record.id, timeout)
+        self.record = ending.job
+        if (error := ending.outcome.error()) is not None:
+            raise error
+        return self._read_result(ending.outcome.body)
 
     async def retried_as(self) -> JobHandle[R_co] | None:
         """Give the new job that is the next try of this one; None if there is none.
 
         There is one where the handler is not idempotent, retries were asked for, and it failed.
         """
-        return await self._linked_retry(await self._last_event())
-
-    async def _linked_retry(self, last: LoggedEvent | None) -> JobHandle[R_co] | None:
-        found = await linked_retry(await self._home.store(), last)
-        return None if found is None else JobHandle(found, self._home, self._read_result)
-
-    def _outcome(self, last: LoggedEvent | None, first_id: str) -> R_co:
-        outcome = outcome_of(self.record, last, first_id)
-        if (error := outcome.error()) is not None:
-            raise error
-        return self._read_result(outcome.body)
+        operations = await self._home.operations()
+        following = next_try(await operations.history(self.record.id))
+        if following is None:
+            return None
+        return JobHandle(await operations.get(following), self._home, self._read_result)
 
     async def cancel(self, *, hard: bool = False, reason: str | None = None) -> State:
         """Cancel it: at once if nobody runs it, else by asking its worker (`hard`: to kill it).
@@ -127,9 +104,8 @@ class JobHandle(Generic[R_co]):
         The state that comes back is `cancelled`, or what it is until the worker has ended it, or
         how it had ended before.
         """
-        self.record = await intervene.cancel(
-            await self._home.store(), self.record.id, self._home.control, hard=hard, reason=reason
-        )
+        operations = await self._home.operations()
+        self.record = await operations.cancel(self.record.id, hard=hard, reason=reason)
         return self.record.state
 
     async def signal(
@@ -137,26 +113,15 @@ class JobHandle(Generic[R_co]):
     ) -> None:
         """Send it a signal, which a wait consumes; one that comes before the wait is kept."""
         body = encode_body(payload, f"the payload of signal {name!r}")
-        self.record = await intervene.signal(
-            await self._home.store(),
-            self.record.id,
-            self._home.control,
-            name,
-            body,
-            request_id=request_id,
-        )
+        operations = await self._home.operations()
+        self.record = await operations.signal(self.record.id, name, body, request_id=request_id)
 
     async def redrive(
         self, *, reason: str | None = None, request_id: str | None = None
     ) -> JobHandle[R_co]:
         """Submit its dead letter again, as a new job linked to it; repeated, it is the same one."""
-        record = await redrive(
-            await self._home.store(),
-            self.record.id,
-            self._home.control,
-            reason=reason,
-            request_id=request_id,
-        )
+        operations = await self._home.operations()
+        record = await operations.redrive(self.record.id, reason=reason, request_id=request_id)
         return JobHandle(record, self._home, self._read_result)
 
     async def resolve(
@@ -170,10 +135,9 @@ class JobHandle(Generic[R_co]):
         happened = isinstance(verdict, Happened)
         if not happened and not isinstance(verdict, NotHappened):
             raise BadData(f"say Happened(result) or NOT_HAPPENED, not {verdict!r}")
-        self.record = await intervene.resolve(
-            await self._home.store(),
+        operations = await self._home.operations()
+        self.record = await operations.resolve(
             self.record.id,
-            self._home.control,
             step,
             happened=happened,
             result=verdict.result if isinstance(verdict, Happened) else None,
@@ -182,7 +146,7 @@ class JobHandle(Generic[R_co]):
 
     async def events(self) -> list[ReadEvent]:
         """Read its whole history, oldest first."""
-        return await history(await self._home.store(), self.record.id)
+        return await (await self._home.operations()).history(self.record.id)
 
     def refresh_sync(self) -> JobHandle[R_co]:
         """Look at it again, from a thread without a loop."""
@@ -210,6 +174,3 @@ class JobHandle(Generic[R_co]):
     ) -> None:
         """Say whether a step had its effect, from a thread without a loop."""
         self._home.run_sync(self.resolve(step, verdict, force=force), "job.resolve(…)")
-
-    async def _last_event(self) -> LoggedEvent | None:
-        return await last_event(await self._home.store(), self.record.id)

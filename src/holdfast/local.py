@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -16,19 +17,19 @@ from holdfast.flow import redrive as redriving
 from holdfast.flow.history import ReadEvent, history
 from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
 from holdfast.flow.lineage import Lineage, lineage
-from holdfast.flow.outcomes import Outcome, outcome
-from holdfast.flow.redrive import AS_IT_WAS, Wish
+from holdfast.flow.outcomes import last_event, linked_retry, outcome_of
+from holdfast.flow.redrive import AS_IT_WAS, Settled, Wish
 from holdfast.flow.submit import refused_submit
 from holdfast.flow.why import Why, why
 from holdfast.identity import mint_id
 from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.payload import Body, check_body, check_text, decode_body
-from holdfast.lifecycle.policy import DEFAULT_POLICY
+from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_problems
 from holdfast.lifecycle.states import KeyKind, Link, Role, State
 from holdfast.lifecycle.submit import Submission
 from holdfast.lifecycle.submit import submit as decide_submit
-from holdfast.operations import Answer, Depth, Roll, Wanted, Which
-from holdfast.options import check_fields, job_fields
+from holdfast.operations import BULK, Answer, Depth, Ending, Growth, Roll, Wanted, Which
+from holdfast.options import Backoff, check_fields, job_fields
 from holdfast.ports import Page, Query, QueueStatus, SubmitRefused
 from holdfast.services.session import Session
 from holdfast.spans import Span, span_seconds
@@ -36,7 +37,7 @@ from holdfast.tasks import Task
 from holdfast.telemetry.tracing import trace_id_of
 
 DEFAULT_TENANT = "default"
-_ASIDE = ("task", "args", "tenant", "parent", "traceparent", "deadline_at")
+_ASIDE = ("task", "args", "tenant", "parent", "traceparent", "deadline_at", "policy")
 """Of what is wanted, all that is no option of a submission."""
 
 
@@ -50,10 +51,12 @@ class LocalOperations:
         name: str,
         tenant: str | None = DEFAULT_TENANT,
         tasks: Mapping[str, Task[Any, Any]] | None = None,
+        awaited: Callable[[JobId], Awaitable[None]] | None = None,
     ) -> None:
         """Act as `name` for a tenant; None acts for all.
 
         Of `tasks` the terms and signatures are known; any other task is taken as it is asked for.
+        `awaited` is told of each job that somebody begins to wait for.
         """
         self._session = session
         self._store = session.store
@@ -61,6 +64,11 @@ class LocalOperations:
         self._control = Actor(Role.CONTROL, name)
         self._tenant = tenant
         self._tasks = tasks or {}
+        self._awaited = awaited
+
+    async def now(self) -> int:
+        """Tell the store's clock."""
+        return (await self._store.clock()).now
 
     async def submit(self, wanted: Sequence[Wanted]) -> list[Answer]:
         """Submit jobs together; each is answered for itself, in order."""
@@ -80,15 +88,15 @@ class LocalOperations:
 
     async def _decide(self, wanted: Wanted) -> NewJob:
         task = self._tasks.get(wanted.task)
-        policy = DEFAULT_POLICY if task is None else task.policy
+        policy = _policy(wanted, task)
         fields = job_fields(_options(wanted), policy)
         check_fields(fields)
+        fields.setdefault("policy", policy)
         if task is not None:
             fields = {
                 "queue": task.queue,
                 "priority": task.priority,
                 "needs": task.needs,
-                "policy": task.policy,
             } | fields
         if wanted.parent is not None:
             parent = await self.get(wanted.parent)
@@ -136,24 +144,51 @@ class LocalOperations:
 
     async def events(self, job: Which, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
         """Read a job's events after a revision."""
-        return await self._store.events((await self.get(job)).id, after=after, limit=limit)
+        return await self._store.events(await self._id(job), after=after, limit=limit)
 
     async def history(self, job: Which) -> list[ReadEvent]:
         """Read a job's whole history, each event complete in itself."""
-        return await history(self._store, (await self.get(job)).id)
+        return await history(self._store, await self._id(job))
 
     async def ended(self, job: Which, timeout: Span | None = None) -> Job:
         """Wait until a job has ended; ResultTimeout if that takes longer."""
-        limit = None if timeout is None else span_seconds(timeout, "timeout")
-        return await self._session.watching.ended((await self.get(job)).id, limit)
+        return await self._ended(await self._id(job), _seconds(timeout))
 
-    async def outcome(self, job: Which) -> Outcome:
-        """Tell how a job that has ended did; of one that was tried again as a new job, the last."""
-        record = await self.get(job)
-        told = await outcome(self._store, record)
-        if told is None:
-            raise ResultTimeout(f"job {job} has not ended", job_id=str(job))
-        return told
+    async def outcome(self, job: Which, timeout: Span | None = None) -> Ending:
+        """Wait until a job has come to something, by its last try; ResultTimeout as `ended`."""
+        seconds = _seconds(timeout)
+        limit = None if seconds is None else time.monotonic() + seconds
+        first = record = await self._ended(await self._id(job), seconds)
+        while True:
+            last = await last_event(self._store, record.id)
+            again = await linked_retry(self._store, last)
+            if again is None:
+                told = outcome_of(record, last, first.public_id)
+                return Ending(job=first, outcome=told)
+            left = None if limit is None else round(max(0.0, limit - time.monotonic()), 3)
+            record = await self._ended(again.id, left)
+
+    async def _ended(self, id_: JobId, seconds: float | None) -> Job:
+        if self._awaited is not None:
+            await self._awaited(id_)
+        if seconds == 0:
+            return await self._ended_by_now(id_)
+        return await self._session.watching.ended(id_, seconds)
+
+    async def _ended_by_now(self, id_: JobId) -> Job:
+        record = await self.get(id_)
+        if not record.terminal:
+            raise ResultTimeout(
+                f"job {record.public_id} is {record.state} and has not ended",
+                job_id=record.public_id,
+            )
+        return record
+
+    async def _id(self, job: Which) -> JobId:
+        """Tell a job's internal id; one that may be of any tenant is not looked up beforehand."""
+        if self._tenant is None and isinstance(job, UUID):
+            return job
+        return (await self.get(job)).id
 
     async def cancel(
         self,
@@ -167,7 +202,7 @@ class LocalOperations:
         """Cancel a job: at once where nobody holds it, else by asking its owner."""
         return await intervene.cancel(
             self._store,
-            (await self.get(job)).id,
+            await self._id(job),
             self._control,
             hard=hard,
             reason=reason,
@@ -187,7 +222,7 @@ class LocalOperations:
         """Send a job a signal."""
         return await intervene.signal(
             self._store,
-            (await self.get(job)).id,
+            await self._id(job),
             self._control,
             name,
             check_body(body, f"the payload of signal {name!r}"),
@@ -196,22 +231,30 @@ class LocalOperations:
         )
 
     async def resolve(
-        self, job: Which, step: str, *, happened: bool, result: Any = None, force: bool = False
+        self,
+        job: Which,
+        step: str,
+        *,
+        happened: bool,
+        result: Any = None,
+        force: bool = False,
+        request_id: str | None = None,
     ) -> Job:
         """Say whether a step had its effect that a job asks about."""
         return await intervene.resolve(
             self._store,
-            (await self.get(job)).id,
+            await self._id(job),
             self._control,
             step,
             happened=happened,
             result=result,
             force=force,
+            request_id=request_id,
         )
 
     async def why(self, job: Which) -> Why:
         """Tell why a job stands where it stands."""
-        return await why(self._store, (await self.get(job)).id)
+        return await why(self._store, await self._id(job))
 
     async def lineage(self, job: Which) -> Lineage:
         """Read the tree that a job stands in."""
@@ -221,13 +264,17 @@ class LocalOperations:
         self, letters: LetterFilter, *, before: JobId | None = None, limit: int = 50
     ) -> LetterPage:
         """List dead letters, newest job first."""
-        if self._tenant is not None:
-            letters = replace(letters, tenant=self._tenant_of(letters.tenant))
-        return await letter_box.list_letters(self._store, letters, before=before, limit=limit)
+        wanted = self._letters_of(letters)
+        return await letter_box.list_letters(self._store, wanted, before=before, limit=limit)
+
+    def _letters_of(self, letters: LetterFilter) -> LetterFilter:
+        if self._tenant is None:
+            return letters
+        return replace(letters, tenant=self._tenant_of(letters.tenant))
 
     async def letter(self, job: Which) -> DeadLetter:
         """Read one dead letter."""
-        return await letter_box.show(self._store, (await self.get(job)).id)
+        return await letter_box.show(self._store, await self._id(job))
 
     async def redrive(
         self,
@@ -241,7 +288,7 @@ class LocalOperations:
         """Make a new job of a dead letter, once, and return it."""
         return await redriving.redrive(
             self._store,
-            (await self.get(job)).id,
+            await self._id(job),
             self._control,
             wish=wish,
             again=again,
@@ -255,10 +302,52 @@ class LocalOperations:
         """Put an open letter away."""
         return await redriving.discard(
             self._store,
-            (await self.get(job)).id,
+            await self._id(job),
             self._control,
             reason=reason,
             request_id=request_id,
+        )
+
+    async def count_letters(self, letters: LetterFilter) -> int:
+        """Count dead letters."""
+        return await letter_box.count_letters(self._store, self._letters_of(letters))
+
+    async def redrive_all(
+        self,
+        letters: LetterFilter,
+        *,
+        wish: Wish = AS_IT_WAS,
+        reason: str | None = None,
+        before: JobId | None = None,
+        limit: int = BULK,
+    ) -> Settled:
+        """Redrive open letters, newest job first; `next` of what comes back goes on."""
+        return await redriving.redrive_all(
+            self._store,
+            self._letters_of(letters),
+            self._control,
+            wish=wish,
+            reason=reason,
+            before=before,
+            limit=limit,
+        )
+
+    async def discard_all(
+        self,
+        letters: LetterFilter,
+        *,
+        reason: str | None = None,
+        before: JobId | None = None,
+        limit: int = BULK,
+    ) -> Settled:
+        """Put open letters away, newest job first; `next` of what comes back goes on."""
+        return await redriving.discard_all(
+            self._store,
+            self._letters_of(letters),
+            self._control,
+            reason=reason,
+            before=before,
+            limit=limit,
         )
 
     async def queues(self) -> list[Depth]:
@@ -306,7 +395,18 @@ def _options(wanted: Wanted) -> Any:
         if wanted.deadline is not None:
             raise BadData("give a deadline or a deadline_at, not both")
         said["deadline"] = wanted.deadline_at
+    if isinstance(wanted.backoff, Growth):
+        said["backoff"] = Backoff(**asdict(wanted.backoff))
     return {name: value for name, value in said.items() if value is not None and name not in _ASIDE}
+
+
+def _policy(wanted: Wanted, task: Task[Any, Any] | None) -> Policy:
+    """Tell the terms that the options change: those said, else those of a known task."""
+    if wanted.policy is None:
+        return DEFAULT_POLICY if task is None else task.policy
+    if problems := policy_problems(wanted.policy):
+        raise BadData(f"policy: {'; '.join(problems)}")
+    return wanted.policy
 
 
 def _arguments(wanted: Wanted, task: Task[Any, Any] | None) -> Body:
@@ -329,6 +429,10 @@ def _depth(queue: str, jobs: dict[State, int], status: QueueStatus | None) -> De
         paused_by=status.paused_by,
         reason=status.reason,
     )
+
+
+def _seconds(timeout: Span | None) -> float | None:
+    return None if timeout is None else span_seconds(timeout, "timeout")
 
 
 def _text(value: str | None, what: str) -> str | None:

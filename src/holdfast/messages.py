@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from holdfast.flow.history import ReadEvent
 from holdfast.flow.why import Why
 from holdfast.lifecycle.states import State
-from holdfast.operations import Depth, Wanted
+from holdfast.operations import BULK, Depth, Wanted
 from holdfast.views import JobView
 
 
@@ -107,12 +109,16 @@ class Result(Struct, frozen=True, kw_only=True):
     """How a job ended: its result, or its error."""
 
     job_id: str
+    """The job that came to it: the last one, where the job was tried again as a new one."""
+    task: str
     state: State
     result: Raw | None = None
     error_code: str | None = None
     error: Raw | None = None
     reason: str | None = None
     erased: bool = False
+    job: JobView
+    """The job that was asked for."""
 
 
 class Redriving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,6 +136,48 @@ class Discarding(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Why a letter is put away."""
 
     reason: str | None = None
+
+
+class LettersWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which open letters are to be settled, newest job first."""
+
+    tenant: str | None = None
+    queue: str | None = None
+    task: str | None = None
+    error_code: str | None = None
+    created_from: datetime | None = None
+    created_until: datetime | None = None
+    before: UUID | None = None
+    """Go on after this job: the `next` of the run before."""
+    limit: int = BULK
+    """How many at most, up to 1,000 in one request."""
+
+
+class RedrivingAll(LettersWanted, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which letters are redriven, and what shall be otherwise in the new jobs."""
+
+    to_queue: str | None = None
+    retries: int | None = None
+    delay_seconds: float = 0.0
+    reason: str | None = None
+
+
+class DiscardingAll(LettersWanted, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which letters are put away, and why."""
+
+    reason: str | None = None
+
+
+class Counted(Struct, frozen=True, kw_only=True):
+    """How many letters there are."""
+
+    letters: int
+
+
+class ClockView(Struct, frozen=True, kw_only=True):
+    """The store's clock, in microseconds since 1970."""
+
+    now: int
 
 
 class Queues(Struct, frozen=True, kw_only=True):

@@ -18,17 +18,29 @@ from holdfast.flow.history import ReadEvent
 from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
 from holdfast.flow.lineage import Lineage
 from holdfast.flow.outcomes import Outcome
-from holdfast.flow.redrive import AS_IT_WAS, Wish
+from holdfast.flow.redrive import AS_IT_WAS, Settled, Wish
 from holdfast.flow.why import Why
-from holdfast.lifecycle.job import Job, JobId, LoggedEvent
+from holdfast.lifecycle.job import Job, JobId
+from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import State
 from holdfast.ports import Page, Query, QueueStatus, Submitted, WorkerStatus
 from holdfast.spans import Span
+
+BULK = 1000
+"""How many letters one call settles at most."""
 
 Spoken: TypeAlias = str | float
 """A span as text ("5m") or in seconds."""
 Which: TypeAlias = JobId | str
 """A job by its internal id, or by any text that its tenant knows it by."""
+
+
+class Growth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long to wait before the next try: `first`, then `factor` times as long, up to `max`."""
+
+    first: Spoken = 0.5
+    factor: float = 2.0
+    max: Spoken = 60.0
 
 
 class Wanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -48,8 +60,11 @@ class Wanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     run_at: datetime | None = None
     deadline: Spoken | None = None
     deadline_at: datetime | None = None
+    policy: Policy | None = None
+    """All terms at once, as a job tells them: what else is said changes them."""
     retries: int | None = None
-    backoff: Spoken | None = None
+    backoff: Spoken | Growth | None = None
+    """A span alone does not grow."""
     timeout: Spoken | None = None
     start_timeout: Spoken | None = None
     job_id: str | None = None
@@ -83,6 +98,13 @@ class Roll(Struct, frozen=True, kw_only=True):
     workers: list[WorkerStatus]
 
 
+class Ending(Struct, frozen=True, kw_only=True):
+    """A job that has ended, and what came of it: of one that was tried again, by its last try."""
+
+    job: Job
+    outcome: Outcome
+
+
 Answer: TypeAlias = Submitted | HoldfastError
 """What became of one of many: the job it led to, or why not."""
 
@@ -94,6 +116,9 @@ class Operations(Protocol):
     refused with StaleRevision (C3).
     """
 
+    async def now(self) -> int:
+        """Tell the store's clock."""
+
     async def submit(self, wanted: Sequence[Wanted]) -> list[Answer]:
         """Submit jobs together; each is answered for itself, in order."""
 
@@ -103,17 +128,14 @@ class Operations(Protocol):
     async def find(self, query: Query) -> Page:
         """List jobs, newest first."""
 
-    async def events(self, job: Which, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
-        """Read a job's events after a revision."""
-
     async def history(self, job: Which) -> list[ReadEvent]:
         """Read a job's whole history, each event complete in itself."""
 
     async def ended(self, job: Which, timeout: Span | None = None) -> Job:
         """Wait until a job has ended; ResultTimeout if that takes longer."""
 
-    async def outcome(self, job: Which) -> Outcome:
-        """Tell how a job that has ended did; of one that was tried again as a new job, the last."""
+    async def outcome(self, job: Which, timeout: Span | None = None) -> Ending:
+        """Wait until a job has come to something, by its last try; ResultTimeout as `ended`."""
 
     async def cancel(
         self,
@@ -138,7 +160,14 @@ class Operations(Protocol):
         """Send a job a signal."""
 
     async def resolve(
-        self, job: Which, step: str, *, happened: bool, result: Any = None, force: bool = False
+        self,
+        job: Which,
+        step: str,
+        *,
+        happened: bool,
+        result: Any = None,
+        force: bool = False,
+        request_id: str | None = None,
     ) -> Job:
         """Say whether a step had its effect that a job asks about."""
 
@@ -171,6 +200,30 @@ class Operations(Protocol):
         self, job: Which, *, reason: str | None = None, request_id: str | None = None
     ) -> Job:
         """Put an open letter away."""
+
+    async def count_letters(self, letters: LetterFilter) -> int:
+        """Count dead letters."""
+
+    async def redrive_all(
+        self,
+        letters: LetterFilter,
+        *,
+        wish: Wish = AS_IT_WAS,
+        reason: str | None = None,
+        before: JobId | None = None,
+        limit: int = BULK,
+    ) -> Settled:
+        """Redrive open letters, newest job first; `next` of what comes back goes on."""
+
+    async def discard_all(
+        self,
+        letters: LetterFilter,
+        *,
+        reason: str | None = None,
+        before: JobId | None = None,
+        limit: int = BULK,
+    ) -> Settled:
+        """Put open letters away, newest job first; `next` of what comes back goes on."""
 
     async def queues(self) -> list[Depth]:
         """List queues by name: their depth, and whether they are paused."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from holdfast.errors import NotCommitted
+from holdfast.errors import NoSuchJob, NotCommitted
 from holdfast.jobs import Home, JobHandle
 from holdfast.lifecycle.job import JobId, NewJob
 from holdfast.lifecycle.states import State
@@ -72,15 +72,15 @@ class PendingHandle(Generic[R_co]):
 
     async def refresh(self) -> JobHandle[R_co]:
         """Find the job; NotCommitted as long as its transaction has not been committed."""
-        store = await self._home.store()
         told = self._told
-        found = (await store.get([told.id]))[0]
-        if found is None:
+        try:
+            found = await (await self._home.operations()).get(told.id)
+        except NoSuchJob as error:
             raise NotCommitted(
                 f"job {told.job_id} is not in the ledger: its transaction is not committed yet, or "
                 "was rolled back; commit it, and ask again",
                 job_id=told.job_id,
-            )
+            ) from error
         self.committed = True
         return JobHandle(found, self._home, self._read_result, created=told.created)
 

@@ -1,1 +1,1 @@
-"""The operations on a store at hand."""
+"""The operations: on a store at hand, and through a server."""

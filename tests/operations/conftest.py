@@ -1,18 +1,31 @@
-"""One store in memory, and whoever acts on it: a tenant's own people, or everybody's."""
+"""One store in memory, and whoever acts on it: a tenant's own people, or everybody's.
+
+At hand or through a server: the same is true of both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import TypeAlias
 
+import httpx
 import pytest
 
 from holdfast import Holdfast
+from holdfast.client.operations import RemoteOperations
+from holdfast.client.requests import Requests, make_http
 from holdfast.flow.verify import Problem, verify
+from holdfast.http.scopes import Caller, TokenRole
+from holdfast.http.server import make_server
 from holdfast.local import LocalOperations
+from holdfast.operations import Operations
 from holdfast.services.session import Session
 from holdfast.wiring import Address, make_store
 
 app = Holdfast(":memory:")
+Acting: TypeAlias = Callable[[str, str | None], Operations]
+"""Give the operations of somebody, for a tenant or for all."""
 
 
 @app.task(queue="images", retries=7)
@@ -21,31 +34,60 @@ async def resize(image: str, width: int = 100) -> str:
     return f"{image}@{width}"
 
 
-@pytest.fixture
-async def session() -> AsyncIterator[Session]:
-    """An open session; every job is verified afterwards."""
-    opened = Session(make_store(Address(engine="sqlite", place=":memory:")))
-    await opened.open()
-    yield opened
-    problems: list[Problem] = []
-    await verify(opened.store, on_problem=problems.append)
-    await opened.close()
-    assert problems == []
+class Trusting:
+    """Whoever says `name@tenant` is let in as that."""
+
+    async def caller(self, authorization: str | None) -> Caller:
+        """Read the name."""
+        name, _, tenant = (authorization or "").removeprefix("Bearer ").partition("@")
+        return Caller(name=name, role=TokenRole.ADMIN, tenant=tenant or None)
+
+
+@pytest.fixture(params=["at hand", "through a server"])
+async def acting(request: pytest.FixtureRequest) -> AsyncIterator[Acting]:
+    """Who acts; every job is verified afterwards."""
+    store = make_store(Address(engine="sqlite", place=":memory:"))
+    async with AsyncExitStack() as stack:
+        if request.param == "at hand":
+            session = Session(store)
+            await session.open()
+            stack.push_async_callback(session.close)
+            yield _local(session)
+        else:
+            server = make_server(store, Trusting(), tasks=app.tasks)
+            await stack.enter_async_context(server.router.lifespan_context(server))
+            yield _remote(httpx.ASGITransport(server), stack)
+        problems: list[Problem] = []
+        await verify(store, on_problem=problems.append)
+        assert problems == []
+
+
+def _local(session: Session) -> Acting:
+    return lambda name, tenant: LocalOperations(session, name=name, tenant=tenant, tasks=app.tasks)
+
+
+def _remote(transport: httpx.ASGITransport, stack: AsyncExitStack) -> Acting:
+    def act(name: str, tenant: str | None) -> Operations:
+        http = make_http("http://test", f"{name}@{tenant or ''}", None, transport)
+        stack.push_async_callback(http.aclose)
+        return RemoteOperations(Requests(http, patience_seconds=5.0))
+
+    return act
 
 
 @pytest.fixture
-def mine(session: Session) -> LocalOperations:
+def mine(acting: Acting) -> Operations:
     """Whoever acts for tenant `mine`."""
-    return LocalOperations(session, name="ann", tenant="mine", tasks=app.tasks)
+    return acting("ann", "mine")
 
 
 @pytest.fixture
-def theirs(session: Session) -> LocalOperations:
+def theirs(acting: Acting) -> Operations:
     """Whoever acts for tenant `theirs`."""
-    return LocalOperations(session, name="bob", tenant="theirs")
+    return acting("bob", "theirs")
 
 
 @pytest.fixture
-def everybody(session: Session) -> LocalOperations:
+def everybody(acting: Acting) -> Operations:
     """Whoever acts for all."""
-    return LocalOperations(session, name="root", tenant=None)
+    return acting("root", None)

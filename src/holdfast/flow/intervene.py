@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.errors import BadData, Refused, StaleRevision, StoreError
 from holdfast.flow.children import tend
-from holdfast.flow.perform import check_revision, perform
+from holdfast.flow.perform import check_revision, event_of, perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import RESERVED, RESOLVE, Actor, Job, JobId
 from holdfast.lifecycle.payload import check_text, encode_body
@@ -39,6 +39,8 @@ async def cancel(
     """
     for _ in range(CANCEL_TRIES):
         job = (await store.get([id]))[0]
+        if job is not None and await _done_before(store, job, actor, request_id):
+            return job
         if job is not None and job.terminal:
             check_revision(job, expected_rev)
             return job
@@ -55,6 +57,17 @@ async def cancel(
             if error.reason_code not in ("illegal_transition", "terminal"):
                 raise
     raise Refused(f"job {id} changed hands {CANCEL_TRIES} times meanwhile", job_id=str(id))
+
+
+async def _done_before(store: Store, job: Job, actor: Actor, request_id: str | None) -> bool:
+    """Whether this very request was carried out, and only its answer was lost.
+
+    The job may have moved on since, so that the same words would be another command now.
+    """
+    if request_id is None:
+        return False
+    event = await event_of(store, job.id, request_id)
+    return event is not None and event.actor == actor.label
 
 
 async def _reach_children(store: Store, id: JobId, actor: Actor) -> None:
@@ -101,6 +114,7 @@ async def resolve(
     happened: bool,
     result: Any = None,
     force: bool = False,
+    request_id: str | None = None,
 ) -> Job:
     """Say whether a step had its effect that a job waits to be told of.
 
@@ -111,11 +125,13 @@ async def resolve(
     said = {"happened": True, "result": result} if happened else {"happened": False}
     body = encode_body(said, f"the result of step {step!r}")
     if force:
-        return await signal(store, id, actor, name, body)
-    command = c.SignalJob(actor=actor, name=name, body=body)
+        return await signal(store, id, actor, name, body, request_id=request_id)
+    command = c.SignalJob(actor=actor, name=name, body=body, request_id=request_id)
     for _ in range(RESOLVE_TRIES):
         job = (await store.get([id]))[0]
         if job is not None and job.wait_for != name:
+            if await _done_before(store, job, actor, request_id):
+                return job
             raise _not_asked(job, step)
         try:
             rev = None if job is None else job.rev

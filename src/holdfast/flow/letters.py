@@ -115,14 +115,19 @@ async def count_letters(store: Store, letters: LetterFilter) -> int:
 
 
 async def lettered_jobs(
-    store: Store, letters: LetterFilter, *, batch: int, limit: int | None = None
+    store: Store,
+    letters: LetterFilter,
+    *,
+    batch: int,
+    before: JobId | None = None,
+    limit: int | None = None,
 ) -> AsyncIterator[list[Job]]:
     """Walk over all jobs with such letters, newest first, in bounded batches.
 
     By the id of the last one: what is settled or comes meanwhile moves nobody into or out of a
     later batch, and a job made from a letter is newer than the walk's begin.
     """
-    before, left = None, limit
+    left = limit
     while left is None or left > 0:
         wanted = batch if left is None else min(batch, left)
         page = await store.find(_query(letters, before, wanted))

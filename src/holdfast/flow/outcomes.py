@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -16,6 +18,7 @@ from holdfast.errors import (
     JobTimedOut,
     ResultErased,
 )
+from holdfast.flow.history import ReadEvent
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.states import EventType, State
@@ -98,6 +101,15 @@ async def linked_retry(store: Store, last: LoggedEvent | None) -> Job | None:
     if last is None or last.type is EventType.SUCCEEDED or last.facts.link is None:
         return None
     return (await store.get([last.facts.link]))[0]
+
+
+def next_try(log: Sequence[ReadEvent]) -> JobId | None:
+    """Find in a job's history the new job that is its next try."""
+    for event in reversed(log):
+        if event.type in ENDINGS:
+            link = None if event.type == EventType.SUCCEEDED else event.facts.get("link")
+            return None if link is None else JobId(UUID(link))
+    return None
 
 
 async def outcome(store: Store, job: Job) -> Outcome | None:

@@ -67,7 +67,7 @@ async def _repeated(store: Store, job: Job, command: Command) -> Job | None:
     """
     if command.request_id is None:
         return None
-    event = await _event_of(store, job.id, command.request_id)
+    event = await event_of(store, job.id, command.request_id)
     if event is None:
         return None
     if event.actor != command.actor.label or not same_request(event, command):
@@ -79,7 +79,8 @@ async def _repeated(store: Store, job: Job, command: Command) -> Job | None:
     return await _read(store, job.id)
 
 
-async def _event_of(store: Store, id: JobId, request_id: str) -> LoggedEvent | None:
+async def event_of(store: Store, id: JobId, request_id: str) -> LoggedEvent | None:
+    """Find the event that a request led to."""
     after = 0
     while events := await store.events(id, after=after):
         for event in events:

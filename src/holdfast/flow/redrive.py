@@ -72,9 +72,10 @@ class Settled(Struct, kw_only=True):
     failures: int = 0
     failed: dict[JobId, str] = {}
     """Why, of the first failures; they kept nobody else from being done."""
+    next: JobId | None = None
+    """Where the next run goes on, if a limit ended this one; None is the end."""
 
 
-Progress: TypeAlias = Callable[[int], None]
 Prepare: TypeAlias = Callable[[Job], Awaitable[c.Command]]
 
 
@@ -146,8 +147,8 @@ async def redrive_all(
     *,
     wish: Wish = AS_IT_WAS,
     reason: str | None = None,
+    before: JobId | None = None,
     limit: int | None = None,
-    progress: Progress | None = None,
 ) -> Settled:
     """Redrive every open letter that the filter finds, in batches.
 
@@ -159,7 +160,7 @@ async def redrive_all(
         new = _successor(job, first, wish, actor)
         return c.Redriven(actor=actor, link=new.record.id, submits=(new,), reason=reason)
 
-    return await _settle_all(store, letters, prepare, limit, progress)
+    return await _settle_all(store, letters, prepare, before, limit)
 
 
 async def discard_all(
@@ -168,15 +169,15 @@ async def discard_all(
     actor: Actor,
     *,
     reason: str | None = None,
+    before: JobId | None = None,
     limit: int | None = None,
-    progress: Progress | None = None,
 ) -> Settled:
     """Discard every open letter that the filter finds, in batches."""
 
     async def prepare(job: Job) -> c.Command:
         return c.Discarded(actor=actor, reason=reason)
 
-    return await _settle_all(store, letters, prepare, limit, progress)
+    return await _settle_all(store, letters, prepare, before, limit)
 
 
 def _successor(job: Job, first: LoggedEvent, wish: Wish, actor: Actor) -> NewJob:
@@ -255,16 +256,16 @@ async def _settle_all(
     store: Store,
     letters: LetterFilter,
     prepare: Prepare,
+    before: JobId | None,
     limit: int | None,
-    progress: Progress | None,
 ) -> Settled:
     report = Settled()
     still_open = replace(letters, letter=Letter.OPEN)
-    async for jobs in lettered_jobs(store, still_open, batch=BATCH, limit=limit):
+    walk = lettered_jobs(store, still_open, batch=BATCH, before=before, limit=limit)
+    async for jobs in walk:
         report.seen += len(jobs)
+        report.next = jobs[-1].id if report.seen == limit else None
         await _settle_some(store, jobs, prepare, report)
-        if progress is not None:
-            progress(report.seen)
     return report
 
 

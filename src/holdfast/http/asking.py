@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
+from urllib.parse import unquote
 
 from fastapi import Depends
 from msgspec import Struct
@@ -62,9 +63,15 @@ class Ask(Struct, frozen=True, kw_only=True):
         return LocalOperations(
             self.house.session,
             name=self.caller.name,
-            tenant=self.caller.tenant,
+            tenant=self.caller.tenant_for(self._tenant),
             tasks=self.house.tasks,
         )
+
+    @property
+    def _tenant(self) -> str | None:
+        """The tenant that is asked for, by whoever may act for all; percent-encoded."""
+        said = self.request.headers.get("holdfast-tenant")
+        return None if said is None else check_text(unquote(said), "Holdfast-Tenant", limit=200)
 
     @property
     def key(self) -> str | None:

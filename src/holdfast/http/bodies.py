@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -10,6 +11,7 @@ from starlette.responses import Response
 
 from holdfast.errors import UnsupportedMedia, ValidationError
 from holdfast.lifecycle.payload import DEPTH_LIMIT
+from holdfast.views import micros
 
 T = TypeVar("T")
 JSON = "application/json"
@@ -42,6 +44,15 @@ def unfit(message: str, field: str | None) -> ValidationError:
     error = ValidationError(message)
     error.field = field
     return error
+
+
+def read_instant(date: datetime | None, name: str) -> int | None:
+    """Read a date of a request as a time of the store's clock."""
+    if date is None:
+        return None
+    if date.tzinfo is None:
+        raise unfit(f"{name} must say its time zone", name)
+    return micros(date)
 
 
 def answer(value: Any, status: int = 200, **headers: str) -> Response:

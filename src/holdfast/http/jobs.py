@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
@@ -14,13 +15,13 @@ from starlette.responses import Response
 from holdfast.errors import HoldfastError, ResultTimeout, TooLarge
 from holdfast.flow.lineage import Lineage
 from holdfast.http.asking import Ask, asking
-from holdfast.http.bodies import answer, unfit
+from holdfast.http.bodies import answer, read_instant
 from holdfast.http.documents import documented
 from holdfast.http.problems import problem_of
 from holdfast.http.scopes import Scope
 from holdfast.lifecycle.dialects.vocabularies import DIALECTS
 from holdfast.lifecycle.job import Job, JobId
-from holdfast.lifecycle.states import State
+from holdfast.lifecycle.states import Letter, State
 from holdfast.messages import (
     Cancelling,
     Each,
@@ -37,7 +38,7 @@ from holdfast.messages import (
 from holdfast.operations import Answer, Wanted
 from holdfast.ports import Query as JobQuery
 from holdfast.ports import Submitted
-from holdfast.views import JobView, micros
+from holdfast.views import JobView
 
 SUBMIT_LIMIT = 1000
 """How many jobs one request may submit."""
@@ -48,6 +49,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 
 Text = Annotated[str | None, Query(min_length=1, max_length=200)]
+Wait = Annotated[float, Query(ge=0, le=WAIT_LIMIT_SECONDS)]
 DialectKey = Annotated[Literal["A", "B", "C", "D", "E"] | None, Query()]
 
 
@@ -89,6 +91,7 @@ async def list_jobs(  # noqa: PLR0917  what a query string may say
     workflow_id: Text = None,
     correlation_id: Text = None,
     error_code: Text = None,
+    letter: Letter | None = None,
     created_from: datetime | None = None,
     created_until: datetime | None = None,
     before: UUID | None = None,
@@ -106,8 +109,9 @@ async def list_jobs(  # noqa: PLR0917  what a query string may say
             workflow_id=workflow_id,
             correlation_id=correlation_id,
             error_code=error_code,
-            created_from=_micros(created_from, "created_from"),
-            created_until=_micros(created_until, "created_until"),
+            letter=letter,
+            created_from=read_instant(created_from, "created_from"),
+            created_until=read_instant(created_until, "created_until"),
             before=None if before is None else JobId(before),
             limit=limit,
         )
@@ -118,10 +122,13 @@ async def list_jobs(  # noqa: PLR0917  what a query string may say
 
 @router.get("/{job}", **documented(_200=JobView))
 async def get_job(
-    ask: Annotated[Ask, asking(Scope.READ)], job: str, dialect: DialectKey = None
+    ask: Annotated[Ask, asking(Scope.READ)], job: str, dialect: DialectKey = None, wait: Wait = 0.0
 ) -> Response:
-    """Read a job; `dialect` tells it in the words of one of the five seeds."""
-    record = await ask.jobs.get(job)
+    """Read a job, once it has ended or `wait` seconds have passed.
+
+    `dialect` tells it in the words of one of the five seeds.
+    """
+    record = await _awaited(ask, job, wait)
     if dialect is None:
         return _job(record)
     events = await ask.jobs.events(job)
@@ -141,30 +148,31 @@ async def get_history(
 
 @router.get("/{job}/result", **documented(_200=Result, _202=JobView))
 async def get_result(
-    ask: Annotated[Ask, asking(Scope.READ)],
-    job: str,
-    wait: Annotated[float, Query(ge=0, le=WAIT_LIMIT_SECONDS)] = 0.0,
+    ask: Annotated[Ask, asking(Scope.READ)], job: str, wait: Wait = 0.0
 ) -> Response:
-    """Wait up to `wait` seconds for a job's end; 202 and the job if it has not come."""
-    jobs = ask.jobs
-    record = await jobs.get(job)
-    try:
-        if not record.terminal and wait:
-            record = await ask.house.ending.unless(jobs.ended(record.id, wait)) or record
-        told = await jobs.outcome(record.id)
-    except ResultTimeout:
-        return answer(JobView.of(await jobs.get(record.id)), 202)
+    """Wait up to `wait` seconds for a job's end; 202 and the job if it has not come.
+
+    Of a job that was tried again as a new one, this is the end of the last try.
+    """
+    ending = None
+    with suppress(ResultTimeout):
+        ending = await ask.house.ending.unless(ask.jobs.outcome(job, wait))
+    if ending is None:
+        return answer(JobView.of(await ask.jobs.get(job)), 202)
+    told = ending.outcome
     body = None if told.body is None else Raw(told.body)
     good = told.state is State.SUCCEEDED
     return answer(
         Result(
             job_id=told.job_id,
+            task=told.task,
             state=told.state,
             result=body if good else None,
             error=None if good else body,
             error_code=told.error_code,
             reason=told.reason,
             erased=told.erased,
+            job=JobView.of(ending.job),
         )
     )
 
@@ -202,7 +210,12 @@ async def resolve_step(ask: Annotated[Ask, asking(Scope.CONTROL)], job: str) -> 
     """Say whether a step had its effect that a job asks about."""
     said = await ask.body(Resolving)
     record = await ask.jobs.resolve(
-        job, said.step, happened=said.happened, result=said.result, force=said.force
+        job,
+        said.step,
+        happened=said.happened,
+        result=said.result,
+        force=said.force,
+        request_id=ask.key,
     )
     return _job(record)
 
@@ -243,9 +256,9 @@ def _job(record: Job) -> Response:
     return answer(JobView.of(record), etag=f'"{record.rev}"')
 
 
-def _micros(date: datetime | None, name: str) -> int | None:
-    if date is None:
-        return None
-    if date.tzinfo is None:
-        raise unfit(f"{name} must say its time zone", name)
-    return micros(date)
+async def _awaited(ask: Ask, job: str, wait: float) -> Job:
+    record = None
+    with suppress(ResultTimeout):
+        if wait:
+            record = await ask.house.ending.unless(ask.jobs.ended(job, wait))
+    return record or await ask.jobs.get(job)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from holdfast.http.asking import Ask, asking
-from holdfast.http.bodies import answer
+from holdfast.http.bodies import answer, read_instant
 from holdfast.http.documents import documented
 from holdfast.http.scopes import Scope
-from holdfast.messages import Pausing, Queues
+from holdfast.messages import ClockView, Pausing, Queues
 from holdfast.operations import Roll
 from holdfast.ports import QueueStatus
 
@@ -43,7 +44,15 @@ async def resume_queue(ask: Annotated[Ask, asking(Scope.QUEUES)], queue: str) ->
 @router.get("/workers", **documented(_200=Roll))
 async def list_workers(
     ask: Annotated[Ask, asking(Scope.READ)],
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    seen_since: datetime | None = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
 ) -> Response:
     """List workers, live, silent and ended ones, the most recently seen first."""
-    return answer(await ask.jobs.workers(limit=limit))
+    since = read_instant(seen_since, "seen_since")
+    return answer(await ask.jobs.workers(seen_since=since, limit=limit))
+
+
+@router.get("/clock", **documented(_200=ClockView))
+async def tell_clock(ask: Annotated[Ask, asking(Scope.READ)]) -> Response:
+    """Tell the time by the store's clock, the only one that judges."""
+    return answer(ClockView(now=await ask.jobs.now()))

@@ -78,6 +78,14 @@ class Caller(Struct, frozen=True, kw_only=True):
         if self.tenant is not None and scope in OF_ALL_TENANTS:
             raise Forbidden(f"{OF_ALL_TENANTS[scope]}; that takes a token that is bound to none")
 
+    def tenant_for(self, asked: str | None) -> str | None:
+        """Tell for which tenant it acts, if it asks for one; refuse any but its own."""
+        if asked is None or asked == self.tenant:
+            return self.tenant
+        if self.tenant is not None:
+            raise Forbidden("this token is of another tenant")
+        return asked
+
     def demand_queue(self, queue: str) -> None:
         """Refuse a queue that it is not for."""
         if self.queues is not None and queue not in self.queues:

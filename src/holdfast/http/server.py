@@ -28,7 +28,7 @@ from holdfast.tasks import Task
 from holdfast.telemetry import Meters
 from holdfast.telemetry.depths import Depths, watch_depths
 
-ROUTERS = (jobs.router, letters.router, queues.router, health.router)
+ROUTERS = (jobs.router, letters.router, letters.counting, queues.router, health.router)
 
 
 def make_server(

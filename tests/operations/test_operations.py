@@ -20,25 +20,19 @@ from holdfast.errors import (
 from holdfast.flow.letters import LetterFilter
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.states import Priority, State
-from holdfast.local import LocalOperations
 from holdfast.operations import Operations, Wanted
 from holdfast.ports import Query, Submitted
 
 
-async def submitted(operations: LocalOperations, wanted: Wanted) -> Job:
+async def submitted(operations: Operations, wanted: Wanted) -> Job:
     """Submit one job."""
     [answer] = await operations.submit([wanted])
     assert isinstance(answer, Submitted), answer
     return answer.job
 
 
-def test_a_store_at_hand_offers_all_operations(mine: LocalOperations) -> None:
-    complete: Operations = mine
-    assert complete is mine
-
-
 async def test_a_known_task_brings_its_terms_and_an_unknown_one_is_taken_as_asked(
-    mine: LocalOperations,
+    mine: Operations,
 ) -> None:
     known = await submitted(mine, Wanted(task="resize", args=Raw(b'{"image": "a.png"}')))
     assert (known.queue, known.policy.max_attempts, known.tenant) == ("images", 8, "mine")
@@ -48,7 +42,7 @@ async def test_a_known_task_brings_its_terms_and_an_unknown_one_is_taken_as_aske
     assert (other.queue, other.priority, other.policy.max_attempts) == ("q", Priority.BATCH, 3)
 
 
-async def test_each_of_many_is_answered_for_itself(mine: LocalOperations) -> None:
+async def test_each_of_many_is_answered_for_itself(mine: Operations) -> None:
     answers = await mine.submit(
         [
             Wanted(task="resize", args=Raw(b'{"image": 7}')),
@@ -67,14 +61,14 @@ async def test_each_of_many_is_answered_for_itself(mine: LocalOperations) -> Non
     assert isinstance(foreign, BadData)
 
 
-async def test_the_same_request_again_is_the_same_job(mine: LocalOperations) -> None:
+async def test_the_same_request_again_is_the_same_job(mine: Operations) -> None:
     wanted = Wanted(task="other", request_id="r1")
     first, again = await submitted(mine, wanted), await submitted(mine, wanted)
     assert first.id == again.id
 
 
 @pytest.mark.req("C3")
-async def test_an_outdated_revision_is_refused_and_changes_nothing(mine: LocalOperations) -> None:
+async def test_an_outdated_revision_is_refused_and_changes_nothing(mine: Operations) -> None:
     job = await submitted(mine, Wanted(task="other"))
     with pytest.raises(StaleRevision):
         await mine.signal(job.id, "go", expected_rev=job.rev + 1)
@@ -88,7 +82,7 @@ async def test_an_outdated_revision_is_refused_and_changes_nothing(mine: LocalOp
         await mine.cancel(job.id, expected_rev=job.rev)
 
 
-async def test_who_did_it_stands_in_the_history(mine: LocalOperations) -> None:
+async def test_who_did_it_stands_in_the_history(mine: Operations) -> None:
     job = await submitted(mine, Wanted(task="other", job_id="mine-1"))
     await mine.signal("mine-1", "go")
     await mine.cancel("mine-1", reason="enough")
@@ -99,23 +93,23 @@ async def test_who_did_it_stands_in_the_history(mine: LocalOperations) -> None:
     ]
 
 
-async def test_a_result_is_told_once_there_is_one(mine: LocalOperations) -> None:
+async def test_a_result_is_told_once_there_is_one(mine: Operations) -> None:
     job = await submitted(mine, Wanted(task="other"))
     with pytest.raises(ResultTimeout):
-        await mine.outcome(job.id)
+        await mine.outcome(job.id, 0)
     with pytest.raises(ResultTimeout):
         await mine.ended(job.id, 0.01)
     await mine.cancel(job.id)
     assert (await mine.ended(job.id, 1)).state is State.CANCELLED
-    assert (await mine.outcome(job.id)).state is State.CANCELLED
+    ending = await mine.outcome(job.id)
+    assert (ending.job, ending.outcome.state) == (await mine.get(job.id), State.CANCELLED)
 
 
-ON_A_JOB: dict[str, Callable[[LocalOperations, Any], Awaitable[Any]]] = {
+ON_A_JOB: dict[str, Callable[[Operations, Any], Awaitable[Any]]] = {
     "get": lambda operations, job: operations.get(job),
-    "events": lambda operations, job: operations.events(job),
     "history": lambda operations, job: operations.history(job),
     "ended": lambda operations, job: operations.ended(job, 0.01),
-    "outcome": lambda operations, job: operations.outcome(job),
+    "outcome": lambda operations, job: operations.outcome(job, 0.01),
     "cancel": lambda operations, job: operations.cancel(job),
     "signal": lambda operations, job: operations.signal(job, "go"),
     "resolve": lambda operations, job: operations.resolve(job, "s", happened=True),
@@ -129,7 +123,7 @@ ON_A_JOB: dict[str, Callable[[LocalOperations, Any], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("word", ON_A_JOB)
 async def test_a_job_of_another_tenant_is_not_there(
-    word: str, mine: LocalOperations, theirs: LocalOperations
+    word: str, mine: Operations, theirs: Operations
 ) -> None:
     job = await submitted(mine, Wanted(task="other", job_id="mine-1"))
     for which in (job.id, str(job.id), "mine-1"):
@@ -141,7 +135,7 @@ async def test_a_job_of_another_tenant_is_not_there(
 
 @pytest.mark.parametrize("word", ON_A_JOB)
 async def test_whoever_acts_for_all_finds_it_by_its_internal_id(
-    word: str, mine: LocalOperations, everybody: LocalOperations
+    word: str, mine: Operations, everybody: Operations
 ) -> None:
     job = await submitted(mine, Wanted(task="other", job_id="mine-1"))
     try:
@@ -153,7 +147,7 @@ async def test_whoever_acts_for_all_finds_it_by_its_internal_id(
 
 
 async def test_lists_and_counts_are_of_ones_own_tenant(
-    mine: LocalOperations, theirs: LocalOperations, everybody: LocalOperations
+    mine: Operations, theirs: Operations, everybody: Operations
 ) -> None:
     await submitted(mine, Wanted(task="other", queue="quiet"))
     assert len((await mine.find(Query())).jobs) == 1
@@ -172,7 +166,7 @@ async def test_lists_and_counts_are_of_ones_own_tenant(
     assert (await mine.queues())[0].paused_at is None
 
 
-async def test_bad_names_are_refused_before_anything_is_asked(everybody: LocalOperations) -> None:
+async def test_bad_names_are_refused_before_anything_is_asked(everybody: Operations) -> None:
     for bad in ("", "a\0b", "x" * 5000):
         with pytest.raises(HoldfastError):
             await everybody.pause(bad)

@@ -156,7 +156,8 @@ async def get_result(
     """
     ending = None
     with suppress(ResultTimeout):
-        ending = await ask.house.ending.unless(ask.jobs.outcome(job, wait))
+        outcome = ask.jobs.outcome(job, wait)
+        ending = await (ask.house.ending.unless(outcome) if wait else outcome)
     if ending is None:
         return answer(JobView.of(await ask.jobs.get(job)), 202)
     told = ending.outcome

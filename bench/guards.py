@@ -167,7 +167,7 @@ def _left_out(contender: StoreContender, table: str | None) -> Iterator[None]:
     with ExitStack() as stack:
         store._sql = sent | {"submit": without(sent["submit"], table)}
         stack.callback(setattr, store, "_sql", sent)
-        stack.enter_context(patch.object(claiming, "claim_sql", lambda: claim))
+        stack.enter_context(patch.object(claiming, "claim_sql", lambda **_: claim))
         commit = lambda **parts: without(commit_sql(**parts), table)  # noqa: E731
         stack.enter_context(patch.object(committing, "commit_sql", commit))
         yield

@@ -53,6 +53,8 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     owner: str
     queues: tuple[str, ...]
     limit: int
+    tenant: str | None = None
+    """None takes any tenant's; else others' jobs are read past, however many are due before."""
     capabilities: frozenset[str] = frozenset()
     capacity: Capacity | None = None
     """None takes any job; else only what fits, within a bounded look-ahead."""
@@ -375,6 +377,9 @@ class Store(Protocol):
 
         One that ended or was forgotten begins anew. Workers not seen for a week are forgotten.
         """
+
+    async def seen(self, name: str) -> None:
+        """Note that a worker still lives; of one that ended, or is unknown, nothing changes."""
 
     async def retire(self, name: str) -> None:
         """Note that a worker ended in order; repeating, or an unknown name, changes nothing."""

@@ -139,12 +139,14 @@ DIFFERENT_BLOCKS = {
         "find_created_from", "find_created_until", "find_before",
     },
     "postgres locks what it claims, so it merges ranges without locks first": {
-        "claim_range", "claim_due", "claim_firsts", "claim_ids", "fitting",
+        "claim_range", "claim_whose", "claim_due", "claim_firsts", "claim_ids", "fitting",
     },
     "postgres leaves out of a commit what no change of the batch needs": {
         "commit_rest", "commit_beats", "commit_marks", "submit_marks",
     },
-    "sqlite has no locks to spare, so it merges ranges as they are": {"claim_arm"},
+    "sqlite has no locks to spare, so it merges ranges as they are": {
+        "claim_arm", "claim_arm_of",
+    },
     "sqlite writes rows one statement at a time, where postgres has one for all": {
         "event", "beat", "count", "claim_event", "claimed", "claimed_under", "commit_fenced",
         "owned_job", "close_claims", "policy", "need", "first_event", "last_seal", "queue",

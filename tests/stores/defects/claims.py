@@ -250,12 +250,23 @@ class ClaimsForAMinute(Wrapped):
         return [replace(one, job=job) for one, job in zip(claimed, jobs, strict=True)]
 
 
+class ClaimsOfAnyTenant(Wrapped):
+    caught_by = (
+        "test_a_tenants_worker_claims_past_the_jobs_of_all_others",
+        "test_a_tenants_worker_with_little_room_claims_that_tenants_jobs",
+    )
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        return await self.inner.claim(replace(request, tenant=None))
+
+
 DEFECTS: tuple[type[Wrapped], ...] = (
     RepeatsARequestAsANewEvent,
     TakesAnyRepeatForTheSame,
     ForgetsClaimRequests,
     RemembersAnEmptyClaim,
     HandsAClaimToAStranger,
+    ClaimsOfAnyTenant,
     AnswersAnOldClaimFromMemory,
     ClaimsTwice,
     ClaimsBackwards,

@@ -28,6 +28,21 @@ class RetiresAgain(Wrapped):
         await self.raw(sql, now, name)
 
 
+class SeesTheDead(Wrapped):
+    caught_by = ("test_seeing_one_that_ended_or_never_began_changes_nothing",)
+
+    async def seen(self, name: str) -> None:
+        now = (await self.inner.clock()).now
+        await self.raw("UPDATE workers SET seen_at = ?1 WHERE name = ?2", now, name)
+
+
+class SeesNobody(Wrapped):
+    caught_by = ("test_a_worker_that_was_seen_said_nothing_else",)
+
+    async def seen(self, name: str) -> None:
+        """Say yes and do nothing."""
+
+
 class LeavesTheRetiredForDead(Wrapped):
     caught_by = ("test_a_worker_that_comes_back_begins_anew",)
 
@@ -104,6 +119,8 @@ class CountsEveryReportOfProgress(Wrapped):
 DEFECTS: tuple[type[Wrapped], ...] = (
     RetiresNobody,
     RetiresAgain,
+    SeesTheDead,
+    SeesNobody,
     LeavesTheRetiredForDead,
     KeepsTheFirstWord,
     BeginsAnewEachTime,

@@ -34,22 +34,27 @@ Arm: TypeAlias = tuple[str, int, int]
 
 
 @cache
-def claim_sql() -> str:
+def claim_sql(*, of_tenant: bool = False) -> str:
     """Write the claim from ranges."""
     sql = blocks(PACKAGE)
     picked = sql["claim_ranges"].replace(":due", sql["claim_due"])
-    return sql["claim"].replace(":picked", picked).replace(":range", sql["claim_range"])
+    return sql["claim"].replace(":picked", picked).replace(":range", _range(of_tenant))
 
 
 @cache
-def firsts_sql() -> str:
+def firsts_sql(*, of_tenant: bool = False) -> str:
     """Write the question which ranges have a due job."""
     sql = blocks(PACKAGE)
-    due = sql["claim_due"].replace(":range", sql["claim_range"])
+    due = sql["claim_due"].replace(":range", _range(of_tenant))
     # The same ranges as in the claim, which has three parameters before them.
-    for number in range(4, 9):
+    for number in range(4, 10):
         due = due.replace(f"${number}::", f"${number - 3}::")
     return sql["claim_firsts"].replace(":due", due)
+
+
+def _range(of_tenant: bool) -> str:
+    sql = blocks(PACKAGE)
+    return sql["claim_range"].replace(":whose", sql["claim_whose"] if of_tenant else "")
 
 
 @cache
@@ -119,11 +124,12 @@ async def claim_ranges(
 ) -> list[Any]:
     """Claim from ranges in one statement."""
     rows: list[Any] = await connection.fetch(
-        claim_sql(),
+        claim_sql(of_tenant=request.tenant is not None),
         request.request_id,
         request.limit,
         request.owner,
         *range_arrays(ranges, starts),
+        *_whose(request),
     )
     return rows
 
@@ -138,7 +144,13 @@ async def claim_fitting(
         candidates: list[Any] = []
         for one in ranges:
             candidates += await connection.fetch(
-                sql["fitting"], one.queue, one.needs, one.priority, one.ageing, request.lookahead
+                sql["fitting"],
+                one.queue,
+                one.needs,
+                one.priority,
+                one.ageing,
+                request.lookahead,
+                request.tenant,
             )
         candidates.sort(key=lambda row: (row[0], row[1].bytes))
         nearest = candidates[: request.lookahead]
@@ -166,7 +178,13 @@ async def claim_greedily(
     async with connection.transaction():
         for one in heads:
             rows = await connection.fetch(
-                sql["fitting"], one.queue, one.needs, one.priority, one.ageing, request.limit
+                sql["fitting"],
+                one.queue,
+                one.needs,
+                one.priority,
+                one.ageing,
+                request.limit,
+                request.tenant,
             )
             if rows:
                 taken: list[Any] = await connection.fetch(
@@ -206,14 +224,15 @@ class Claiming(Submitting):
             rows = await self._claim_some(request, wanted)
             if rows:
                 jobs = await self._claimed(rows, request.owner)
-                self._cursors.learn(jobs, request.limit, AGEING)
+                self._learn_cursors(request, jobs)
                 return jobs
-        self._cursors.learn([], request.limit, AGEING)
+        self._learn_cursors(request, [])
         return await self._repeated_claim(request) or []
 
     async def _claim_some(self, request: ClaimRequest, wanted: Sequence[Range]) -> list[Any]:
         """Claim from a window of ranges; nothing if the request took something before."""
-        starts = self._cursors.starts(wanted)
+        of_all = request.tenant is None
+        starts = self._cursors.starts(wanted) if of_all else [NOWHERE] * len(wanted)
 
         async def work(connection: Connection, tries: int) -> list[Any]:
             if request.capacity is not None:
@@ -226,6 +245,11 @@ class Claiming(Submitting):
             return await self._run(work, keep=(asyncpg.UniqueViolationError,))
         except asyncpg.UniqueViolationError:
             return []
+
+    def _learn_cursors(self, request: ClaimRequest, jobs: Sequence[Claimed]) -> None:
+        # Of one tenant's jobs nothing follows for where those of all begin.
+        if request.tenant is None:
+            self._cursors.learn(jobs, request.limit, AGEING)
 
     async def _claimed(self, rows: Sequence[Any], owner: str) -> list[Claimed]:
         await self._learn_created(row[1] for row in rows)
@@ -263,5 +287,13 @@ async def heads_of(
 ) -> list[Range]:
     """Tell which ranges have a due job, locked or not."""
     starts = [NOWHERE] * len(wanted)
-    rows = await connection.fetch(firsts_sql(), *range_arrays(wanted, starts))
+    rows = await connection.fetch(
+        firsts_sql(of_tenant=request.tenant is not None),
+        *range_arrays(wanted, starts),
+        *_whose(request),
+    )
     return [wanted[row[0] - 1] for row in rows]
+
+
+def _whose(request: ClaimRequest) -> list[str]:
+    return [] if request.tenant is None else [request.tenant]

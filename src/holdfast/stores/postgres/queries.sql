@@ -75,8 +75,12 @@ DELETE FROM keys WHERE id = ANY ($1::uuid[])
 -- One range (a queue, a set of needs, a class), in its order, from a cursor up to what is due.
 FROM jobs AS j
 WHERE j.queue = r.queue AND j.needs = r.needs AND j.priority = r.priority
-    AND j.claim_order <= (SELECT now FROM clock) + r.ageing AND j.claim_order >= r.start
+    AND j.claim_order <= (SELECT now FROM clock) + r.ageing AND j.claim_order >= r.start :whose
 ORDER BY j.claim_order, j.id
+
+-- name: claim_whose
+-- Of one tenant only; left out where any may be taken.
+AND j.tenant = $9::text
 
 -- name: claim_due
 -- The ranges that have a due job; a paused queue's have none. $4 to $8: queue, needs, class,
@@ -361,6 +365,7 @@ SELECT j.claim_order, j.id, j.cpus, j.memory_mb FROM jobs AS j
 WHERE j.queue = $1 AND j.needs = $2 AND j.priority = $3
     AND j.claim_order <= (SELECT holdfast_now()) + $4
     AND NOT EXISTS (SELECT 1 FROM queues WHERE name = $1 AND paused_at IS NOT NULL)
+    AND ($6::text IS NULL OR j.tenant = $6)
 ORDER BY j.claim_order, j.id LIMIT $5 FOR UPDATE SKIP LOCKED
 
 -- name: look_up
@@ -574,6 +579,10 @@ ON CONFLICT (name) DO UPDATE SET
     seen_at = excluded.seen_at, stopped_at = NULL, pid = excluded.pid,
     concurrency = excluded.concurrency, host = excluded.host, queues = excluded.queues,
     capabilities = excluded.capabilities, tasks = excluded.tasks
+
+-- name: seen
+-- A worker still lives.
+UPDATE workers SET seen_at = holdfast_now() WHERE name = $1 AND stopped_at IS NULL
 
 -- name: retire
 -- A worker ended in order.

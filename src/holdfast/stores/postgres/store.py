@@ -199,6 +199,10 @@ class PostgresStore(Committing):
         """Note that a worker lives, and what it serves."""
         await self._fetch("announce", *worker_row(worker), WORKER_MEMORY, FORGET_BATCH)
 
+    async def seen(self, name: str) -> None:
+        """Note that a worker still lives."""
+        await self._fetch("seen", check_text(name, "the worker's name", limit=200))
+
     async def retire(self, name: str) -> None:
         """Note that a worker ended in order."""
         await self._fetch("retire", check_text(name, "the worker's name", limit=200))

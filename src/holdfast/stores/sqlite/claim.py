@@ -58,8 +58,8 @@ class Claims:
 
 
 @cache
-def _pick_sql(arms: int) -> str:
-    merged = " UNION ALL ".join([fragment("claim_arm")] * arms)
+def _pick_sql(arm: str, arms: int) -> str:
+    merged = " UNION ALL ".join([fragment(arm)] * arms)
     return fragment("claim_ranges", arms=merged)
 
 
@@ -70,7 +70,7 @@ def _pick(turn: Turn, request: ClaimRequest, wanted: Sequence[Range]) -> list[Ro
     limit = request.limit if request.capacity is None else request.lookahead
     rows: list[Row] = []
     for some in windows(wanted, 0):
-        rows += _read(turn, some, limit)
+        rows += _read(turn, some, limit, request.tenant)
     if len(wanted) > MOST_RANGES:
         # Every window was read, so that the order is that of all, however many there are.
         rows = sorted(rows, key=_ORDER)[:limit]
@@ -80,11 +80,12 @@ def _pick(turn: Turn, request: ClaimRequest, wanted: Sequence[Range]) -> list[Ro
     return [rows[i] for i in chosen]
 
 
-def _read(turn: Turn, some: Sequence[Range], limit: int) -> list[Row]:
+def _read(turn: Turn, some: Sequence[Range], limit: int, tenant: str | None) -> list[Row]:
     arguments: list[Any] = []
+    arm, of_tenant = ("claim_arm", ()) if tenant is None else ("claim_arm_of", (tenant,))
     for queue, needs, priority, ageing in some:
-        arguments += (queue, needs, priority, turn.now + ageing)
-    return turn.connection.execute(_pick_sql(len(some)), [*arguments, limit]).fetchall()
+        arguments += (queue, needs, priority, turn.now + ageing, *of_tenant)
+    return turn.connection.execute(_pick_sql(arm, len(some)), [*arguments, limit]).fetchall()
 
 
 def _take(turn: Turn, request: ClaimRequest, rows: Sequence[Row]) -> list[Claimed]:

@@ -117,6 +117,11 @@ def announce(turn: Turn, row: tuple[Any, ...]) -> None:
     turn.write("forget_workers", [(turn.now - WORKER_MEMORY, FORGET_BATCH)])
 
 
+def seen(turn: Turn, name: str) -> None:
+    """Note that a worker still lives."""
+    turn.write("seen", [(turn.now, name)])
+
+
 def retire(turn: Turn, name: str) -> None:
     """Note that a worker ended in order."""
     turn.write("retire", [(turn.now, name)])

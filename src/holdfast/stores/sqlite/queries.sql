@@ -59,6 +59,11 @@ SELECT seal FROM events WHERE id = ? ORDER BY rev DESC LIMIT 1
 SELECT claim_order, id FROM jobs
 WHERE queue = ? AND needs = ? AND priority = ? AND claim_order <= ?
 
+-- name: claim_arm_of
+-- The same, of one tenant. The + keeps the planner from looking for jobs by their tenant.
+SELECT claim_order, id FROM jobs
+WHERE queue = ? AND needs = ? AND priority = ? AND claim_order <= ? AND +tenant = ?
+
 -- name: claim_ranges
 -- What is due, merged from ranges. differs from postgres: SQLite merges them lazily, and reads few
 -- rows beyond the limit; what a submit fixed comes along from the first event.
@@ -394,6 +399,10 @@ ON CONFLICT (name) DO UPDATE SET
 -- Forget some of those not seen since.
 DELETE FROM workers WHERE name IN (
     SELECT name FROM workers WHERE seen_at < ? ORDER BY seen_at LIMIT ?)
+
+-- name: seen
+-- A worker still lives.
+UPDATE workers SET seen_at = ?1 WHERE name = ?2 AND stopped_at IS NULL
 
 -- name: retire
 -- A worker ended in order.

@@ -273,6 +273,11 @@ class SqliteStore:
         row = worker_row(worker)
         await self._write(lambda turn: keep.announce(turn, row))
 
+    async def seen(self, name: str) -> None:
+        """Note that a worker still lives."""
+        check_text(name, "the worker's name", limit=200)
+        await self._write(lambda turn: keep.seen(turn, name))
+
     async def retire(self, name: str) -> None:
         """Note that a worker ended in order."""
         check_text(name, "the worker's name", limit=200)

@@ -118,6 +118,27 @@ class Announcing:
         assert await store.workers(seen_since=middle.seen_at + 1) == [newest]
         assert await store.workers(seen_since=newest.seen_at + 1) == []
 
+    async def test_a_worker_that_was_seen_said_nothing_else(self, store: Store) -> None:
+        other = await announced(store, name="other")
+        before = await announced(store)
+        await passed(store, before.seen_at)
+        await store.seen("worker-1")
+        [after, unseen] = await store.workers()
+
+        assert after.seen_at > before.seen_at
+        assert replace(after, seen_at=before.seen_at) == before
+        assert unseen == other
+
+    async def test_seeing_one_that_ended_or_never_began_changes_nothing(self, store: Store) -> None:
+        await announced(store)
+        await store.retire("worker-1")
+        ended = await store.workers()
+        await passed(store, ended[0].seen_at)
+        await store.seen("worker-1")
+        await store.seen("nobody")
+
+        assert await store.workers() == ended
+
     async def test_a_worker_that_ended_in_order_says_so(self, store: Store) -> None:
         lives = await announced(store, name="lives")
         before = await announced(store, name="ended")
@@ -179,6 +200,8 @@ class Announcing:
         for name in ("", "a\0b", "x" * 201):
             with pytest.raises(BadData):
                 await store.retire(name)
+            with pytest.raises(BadData):
+                await store.seen(name)
 
     async def test_workers_are_no_part_of_the_ledger(self, store: Store) -> None:
         await job_in(store, State.RUNNING)

@@ -139,6 +139,36 @@ class Choosing:
         assert await claim(store, "d") == []
         assert set(await claimed_ids(store, "a", "c")) == {jobs["a"].id, jobs["c"].id}
 
+    async def test_a_tenants_worker_claims_past_the_jobs_of_all_others(self, store: Store) -> None:
+        now = (await store.clock()).now
+        jobs = [
+            (await submit_one(store, tenant=tenant, queue=queue, run_at=now + number - HOUR)).id
+            for number, (tenant, queue) in enumerate(
+                [("theirs", "a")] * 30 + [("mine", "a"), ("theirs", "b"), ("mine", "b")] * 2
+            )
+        ]
+        mine = [jobs[30], jobs[32], jobs[33], jobs[35]]
+
+        assert await claimed_ids(store, "a", "b", tenant="nobodys") == []
+        assert await claimed_ids(store, "a", tenant="mine", limit=1) == mine[:1]
+        assert set(await claimed_ids(store, "a", "b", tenant="mine", limit=2)) == set(mine[1:3])
+        assert await claimed_ids(store, "a", "b", tenant="mine") == mine[3:]
+        assert len(await claimed_ids(store, "a", "b")) == len(jobs) - len(mine)
+
+    async def test_a_tenants_worker_with_little_room_claims_that_tenants_jobs(
+        self, store: Store
+    ) -> None:
+        now = (await store.clock()).now
+        for number in range(30):
+            await submit_one(
+                store, tenant="theirs", cpus=1, memory_mb=1, run_at=now + number - HOUR
+            )
+        mine = await submit_one(store, tenant="mine", cpus=1, memory_mb=1, run_at=now - SECOND)
+        room = Capacity(cpus=8, memory_mb=8)
+
+        assert await claimed_ids(store, capacity=room, lookahead=5, tenant="mine") == [mine.id]
+        assert await claim(store, capacity=room, tenant="mine") == []
+
     async def test_a_worker_claims_only_what_it_can_serve(self, store: Store) -> None:
         needs = ((), ("gpu",), ("gpu", "ffmpeg"), ("browser",))
         plain, gpu, both, _ = [

@@ -31,11 +31,12 @@ class Names:
     async def caller(self, authorization: str | None) -> Caller:
         """Read the name."""
         if authorization is None:
-            return Caller(name="root", role=TokenRole.ADMIN, tenant=None)
+            return Caller(name="root", token="root", role=TokenRole.ADMIN, tenant=None)
         role, _, tenant = authorization.removeprefix("Bearer ").partition("@")
         if role not in list(TokenRole):
             raise Unauthorized("no such token")
-        return Caller(name=f"{role}-of-{tenant}", role=TokenRole(role), tenant=tenant or None)
+        name = f"{role}-of-{tenant}"
+        return Caller(name=name, token=name, role=TokenRole(role), tenant=tenant or None)
 
 
 @pytest.fixture

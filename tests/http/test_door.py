@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -21,6 +22,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/jobs/batch": {"jobs": [{"task": "t"}]},
     "/v1/jobs/{job}/signal": {"name": "go"},
     "/v1/jobs/{job}/resolve": {"step": "s", "happened": True},
+    "/v1/worker/claim": {"session": "nobodys.1", "request_id": "r"},
+    "/v1/worker/report": {"session": "nobodys.1", "reports": []},
+    "/v1/worker/recall": {"session": "nobodys.1", "job": str(UUID(int=0)), "attempt": 1},
 }
 
 

@@ -40,7 +40,7 @@ class Trusting:
     async def caller(self, authorization: str | None) -> Caller:
         """Read the name."""
         name, _, tenant = (authorization or "").removeprefix("Bearer ").partition("@")
-        return Caller(name=name, role=TokenRole.ADMIN, tenant=tenant or None)
+        return Caller(name=name, token=name, role=TokenRole.ADMIN, tenant=tenant or None)
 
 
 @pytest.fixture(params=["at hand", "through a server"])

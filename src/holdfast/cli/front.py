@@ -66,7 +66,7 @@ class Open:
     async def caller(self, authorization: str | None) -> Caller:
         """Take whoever comes for the one who started the server."""
         del authorization
-        return Caller(name="local", role=TokenRole.ADMIN, tenant=None)
+        return Caller(name="local", token="local", role=TokenRole.ADMIN, tenant=None)
 
 
 async def serve(gateway: Gateway) -> None:

@@ -62,6 +62,8 @@ class Caller(Struct, frozen=True, kw_only=True):
 
     name: str
     """How the ledger names it."""
+    token: str
+    """The id of the token that it showed, and what names of its workers begin with."""
     role: TokenRole
     tenant: str | None
     """None: all of them."""

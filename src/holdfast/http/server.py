@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import HoldfastError, NoSuchMethod, NoSuchRoute
-from holdfast.http import health, jobs, letters, queues
+from holdfast.http import health, jobs, letters, queues, worker
 from holdfast.http.asking import Doorkeeper, House
 from holdfast.http.bodies import unfit
 from holdfast.http.documents import openapi
@@ -28,7 +28,14 @@ from holdfast.tasks import Task
 from holdfast.telemetry import Meters
 from holdfast.telemetry.depths import Depths, watch_depths
 
-ROUTERS = (jobs.router, letters.router, letters.counting, queues.router, health.router)
+ROUTERS = (
+    jobs.router,
+    letters.router,
+    letters.counting,
+    queues.router,
+    worker.router,
+    health.router,
+)
 
 
 def make_server(

@@ -22,7 +22,7 @@ from holdfast.undoing import Done, Story
 log = logging.getLogger(__name__)
 
 
-async def retold(store: Store, claimed: Claimed, steps: frozenset[str]) -> Claimed:
+async def retold(store: Store, claimed: Claimed, steps: frozenset[str] | None = None) -> Claimed:
     """Give a compensation its story: what its job was asked for, and which of `steps` it did.
 
     It is shown what its job was submitted with, too: labels, environment, correlation and trace.
@@ -88,9 +88,13 @@ async def _undone(store: Store, job: Job) -> tuple[Job, set[str]]:
         job = found
 
 
-def _completed(events: list[LoggedEvent], steps: frozenset[str]) -> list[Done]:
-    """List the completed steps of these names, the last first."""
-    done = [event for event in events if _completes_step(event) and event.facts.step in steps]
+def _completed(events: list[LoggedEvent], steps: frozenset[str] | None) -> list[Done]:
+    """List the completed steps of these names, or all, the last first."""
+    done = [
+        event
+        for event in events
+        if _completes_step(event) and (steps is None or event.facts.step in steps)
+    ]
     return [_done(event) for event in reversed(done)]
 
 

@@ -1,4 +1,4 @@
-"""An app on one event loop: the open store, and who gathers submits and watches jobs there."""
+"""An app on one event loop: the open store, and who gathers, watches and waits there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from holdfast.ports import Store
+from holdfast.services.attendance import Attendance
 from holdfast.services.gathering import Gathering
+from holdfast.services.waiting_room import WaitingRoom
 from holdfast.services.watching import Watching
 
 
@@ -18,6 +20,8 @@ class Session:
         self.store = store
         self.gathering = Gathering(store)
         self.watching = Watching(store)
+        self.waiting_room = WaitingRoom(store)
+        self.attendance = Attendance(store)
         self.is_open = False
         self.users = 0
         """How many `async with` blocks hold it."""

@@ -1,0 +1,148 @@
+"""What a worker elsewhere is told of a job that it claimed, and of its earlier attempts."""
+
+from __future__ import annotations
+
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw, Struct
+
+from holdfast.context import TRACEPARENT, Token
+from holdfast.durable.failures import Failure
+from holdfast.durable.messages import Entry
+from holdfast.durable.replay import SLEEP
+from holdfast.errors import PermanentError
+from holdfast.flow.finish import after_error
+from holdfast.flow.perform import perform
+from holdfast.http.words import Trouble
+from holdfast.lifecycle.job import Actor, JobId
+from holdfast.lifecycle.retry import is_compensation
+from holdfast.lifecycle.states import Priority, Role
+from holdfast.lifecycle.times import SECOND
+from holdfast.ports import Claimed, Store
+from holdfast.services.journal import entries_of
+from holdfast.services.retelling import all_events, retold
+from holdfast.views import Instant, instant
+
+
+class Assignment(Struct, frozen=True, kw_only=True):
+    """A job that was claimed: what to do, and within what time."""
+
+    job: UUID
+    """What reports call it."""
+    id: str
+    """What people call it: the id its submitter gave, else the same."""
+    attempt: int
+    token: str
+    """For resources outside, which can refuse whatever carries an older one: job/epoch/attempt."""
+    task: str
+    args: Raw
+    """The named arguments, as they were submitted; of a compensation, the story of its job."""
+    tenant: str
+    queue: str
+    priority: Priority
+    failures: int
+    max_attempts: int
+    recall: bool
+    """Whether there were earlier attempts: ask for what they recorded before doing anything."""
+    lease_seconds: float
+    """How long it is held without a word; `start` counts anew."""
+    heartbeat_seconds: float
+    """How often to say `heartbeat` once it is started; two that fail are one too many."""
+    timeout_seconds: float | None
+    """How long it may run; then it is to be stopped, and `time_out` to be said."""
+    deadline_at: Instant | None
+    created_at: Instant
+    correlation_id: str | None
+    traceparent: str | None
+    workflow_id: str | None
+    parent_id: UUID | None
+    compensates: UUID | None
+    """The job that this one undoes."""
+    labels: dict[str, str]
+    env: dict[str, str]
+
+
+class Recorded(Struct, frozen=True, kw_only=True):
+    """What an earlier attempt did, which is not to be done again."""
+
+    kind: Literal["step", "wait", "child"]
+    name: str | None
+    """A step's name, or the signal's that was waited for; none for a sleep."""
+    use: int
+    result: Raw | None = None
+    """The step's; of a wait, what the signal brought."""
+    error: Trouble | None = None
+    """It failed, and the work went on."""
+    timed_out: bool = False
+    """A wait whose time came first."""
+    begun: int = 0
+    """How often it was begun, if it is not known to have ended: it may have had its effect."""
+
+
+async def assign(store: Store, claimed: Claimed) -> Assignment | None:
+    """Tell a worker what it claimed; None where that cannot be told, and was ended instead."""
+    undoes = is_compensation(claimed.job)
+    if undoes:
+        try:
+            claimed = await retold(store, claimed)
+        except PermanentError as error:
+            await _end(store, claimed, error)
+            return None
+    job, made, policy = claimed.job, claimed.created, claimed.job.policy
+    return Assignment(
+        job=job.id,
+        id=job.public_id,
+        attempt=job.attempt,
+        token=str(Token(job.public_id, job.epoch or 1, job.attempt)),
+        task=job.task,
+        args=Raw(claimed.body or b"null"),
+        tenant=job.tenant,
+        queue=job.queue,
+        priority=job.priority,
+        failures=job.failures,
+        max_attempts=policy.max_attempts,
+        recall=job.attempt > 1,
+        lease_seconds=policy.lease / SECOND,
+        heartbeat_seconds=policy.heartbeat / SECOND,
+        timeout_seconds=None if policy.timeout is None else policy.timeout / SECOND,
+        deadline_at=None if job.deadline_at is None else instant(job.deadline_at),
+        created_at=instant(job.created_at),
+        correlation_id=claimed.correlation_id,
+        traceparent=made.env.get(TRACEPARENT),
+        workflow_id=job.workflow_id,
+        parent_id=None if undoes else job.parent_id,
+        compensates=job.parent_id if undoes else None,
+        labels=made.labels,
+        env={name: value for name, value in made.env.items() if name != TRACEPARENT},
+    )
+
+
+async def _end(store: Store, claimed: Claimed, error: PermanentError) -> None:
+    """End what nobody can do: the job that it is to undo is gone, or was erased."""
+    job = claimed.job
+    actor = Actor(Role.OWNER, job.owner or "", job.attempt)
+    command = after_error(job, actor, error, claimed=claimed, started=False, jitter=0.0)
+    await perform(store, job.id, command)
+
+
+async def recorded(store: Store, id_: JobId) -> list[Recorded]:
+    """Read what a job's attempts recorded, in order."""
+    return [_recorded(entry) for entry in entries_of(await all_events(store, id_))]
+
+
+def _recorded(entry: Entry) -> Recorded:
+    return Recorded(
+        kind=msgspec.convert(entry.kind, Literal["step", "wait", "child"]),
+        name=None if entry.name == SLEEP else entry.name,
+        use=entry.use,
+        result=None if entry.body is None or entry.failed else Raw(entry.body),
+        error=_trouble(entry.body) if entry.failed else None,
+        timed_out=entry.timed_out,
+        begun=entry.begun,
+    )
+
+
+def _trouble(body: bytes | None) -> Trouble:
+    return Trouble.of(msgspec.json.decode(body or b"null", type=Failure).report)

@@ -1,0 +1,35 @@
+"""Attendance: workers elsewhere live as long as they are heard of, which is noted now and then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from holdfast.ports import Store
+
+NOTE_SECONDS = 5.0
+"""How often it is noted of one worker, however often it is heard of."""
+NAMES_LIMIT = 10_000
+"""Of how many workers it is remembered when that was."""
+
+
+class Attendance:
+    """Notes in the store that workers live."""
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Take the store; of nobody is anything known."""
+        self._store = store
+        self._clock = clock
+        self._noted: dict[str, float] = {}
+
+    async def note(self, worker: str) -> None:
+        """Hear of a worker."""
+        now = self._clock()
+        if now - self._noted.get(worker, -NOTE_SECONDS) < NOTE_SECONDS:
+            return
+        self._noted.pop(worker, None)
+        self._noted[worker] = now
+        if len(self._noted) > NAMES_LIMIT:
+            # The one that was not heard of for longest.
+            del self._noted[next(iter(self._noted))]
+        await self._store.seen(worker)

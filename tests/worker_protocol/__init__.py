@@ -1,0 +1,1 @@
+"""The worker protocol: workers elsewhere, in any language, over HTTP."""

@@ -1,0 +1,118 @@
+"""The waiting room, over a store that only counts who looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+from holdfast.ports import Claimed, ClaimRequest, Store
+from holdfast.services.waiting_room import WaitingRoom
+
+LONG = 1000.0
+JOB = cast("Claimed", "a job")
+
+
+class Counter:
+    """A store that gives what a test puts there, and notes who asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.due: list[Claimed] = []
+        self._news = asyncio.Event()
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        """Give one, if there is one."""
+        self.asked.append(request.owner)
+        return [self.due.pop()] if self.due else []
+
+    async def wake_up(self, queues: Sequence[str], *, limit_seconds: float) -> bool:
+        """Wait for news."""
+        await self._news.wait()
+        self._news.clear()
+        return True
+
+    def come(self, *jobs: Claimed) -> None:
+        """Have jobs come, or only news."""
+        self.due += jobs
+        self._news.set()
+
+
+async def turns() -> None:
+    """Let whoever can go on do so."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def stays() -> bool:
+    """Say that a worker is still there."""
+    return False
+
+
+def wish(owner: str, queue: str = "default", **more: Any) -> ClaimRequest:
+    """Ask for one job."""
+    return ClaimRequest(request_id=owner, owner=owner, queues=(queue,), limit=1, **more)
+
+
+async def test_of_those_who_want_the_same_one_looks() -> None:
+    counter = Counter()
+    room = WaitingRoom(cast("Store", counter))
+    ann, bob, cid = [
+        asyncio.create_task(room.claim(wish(name), LONG, stays)) for name in ("ann", "bob", "cid")
+    ]
+    await turns()
+    assert sorted(counter.asked) == ["ann", "ann", "bob", "cid"]
+    counter.come()
+    await turns()
+    assert counter.asked[4:] == ["ann"]
+    counter.come(JOB)
+    assert await ann == [JOB]
+    await turns()
+    # Whoever came next looks at once: there may be more than the first could take.
+    assert counter.asked[5:] == ["ann", "bob"]
+    counter.come(JOB)
+    assert await bob == [JOB]
+    cid.cancel()
+    await asyncio.gather(cid, return_exceptions=True)
+    assert room._lines == {}
+
+
+async def test_those_who_want_something_else_look_for_themselves() -> None:
+    counter = Counter()
+    room = WaitingRoom(cast("Store", counter))
+    wishes = [wish("ann"), wish("bob", "other"), wish("cid", tenant="mine")]
+    waiting = [asyncio.create_task(room.claim(one, LONG, stays)) for one in wishes]
+    await turns()
+    assert sorted(counter.asked) == sorted(["ann", "bob", "cid"] * 2)
+    for one in waiting:
+        one.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_nothing_is_claimed_for_whoever_went_away() -> None:
+    counter = Counter()
+    room = WaitingRoom(cast("Store", counter))
+    left = False
+
+    async def gone() -> bool:
+        return left
+
+    waiting = asyncio.create_task(room.claim(wish("ann"), LONG, gone))
+    await turns()
+    left = True
+    counter.come(JOB)
+    assert await waiting == []
+    assert counter.due == [JOB]
+
+
+async def test_a_claim_that_does_not_wait_or_whose_time_is_up_is_answered() -> None:
+    counter = Counter()
+    room = WaitingRoom(cast("Store", counter))
+    assert await room.claim(wish("ann"), 0.0, stays) == []
+    assert counter.asked == ["ann"]
+    first = asyncio.create_task(room.claim(wish("ann"), LONG, stays))
+    await turns()
+    assert await room.claim(wish("bob"), 0.01, stays) == []
+    assert counter.asked == ["ann", "ann", "ann", "bob"]
+    counter.come(JOB)
+    assert await first == [JOB]

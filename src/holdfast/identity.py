@@ -50,6 +50,11 @@ def mint_request() -> str:
     return os.urandom(9).hex()
 
 
+def mint_secret(length: int = 32) -> bytes:
+    """Draw bytes that nobody can guess."""
+    return os.urandom(length)
+
+
 def mint_worker() -> str:
     """Name a worker, anew at every start of a process: a name never comes back after a restart."""
     return f"{socket.gethostname()[:100]}:{os.getpid()}:{os.urandom(5).hex()}"

@@ -30,7 +30,7 @@ from holdfast.lifecycle.submit import Submission
 from holdfast.lifecycle.submit import submit as decide_submit
 from holdfast.operations import BULK, Answer, Depth, Ending, Growth, Roll, Wanted, Which
 from holdfast.options import Backoff, check_fields, job_fields
-from holdfast.ports import Page, Query, QueueStatus, SubmitRefused
+from holdfast.ports import Page, Query, QueueStatus, SubmitRefused, WorkerStatus
 from holdfast.services.session import Session
 from holdfast.spans import Span, span_seconds
 from holdfast.tasks import Task
@@ -386,7 +386,11 @@ class LocalOperations:
     async def workers(self, *, seen_since: int | None = None, limit: int = 1000) -> Roll:
         """List workers, live, silent and ended ones."""
         now = (await self._store.clock()).now
-        return Roll(now=now, workers=await self._store.workers(seen_since=seen_since, limit=limit))
+        workers = await self._store.workers(seen_since=seen_since, limit=limit)
+        if self._tenant is not None:
+            own = {one.queue for one in await self._store.counts(self._tenant)}
+            workers = [_for_tenant(one, own) for one in workers if own.intersection(one.queues)]
+        return Roll(now=now, workers=workers)
 
 
 def _options(wanted: Wanted) -> Any:
@@ -433,6 +437,12 @@ def _depth(queue: str, jobs: dict[State, int], status: QueueStatus | None) -> De
 
 def _seconds(timeout: Span | None) -> float | None:
     return None if timeout is None else span_seconds(timeout, "timeout")
+
+
+def _for_tenant(worker: WorkerStatus, own: set[str]) -> WorkerStatus:
+    """Tell of a worker what a tenant can see anyway: its own queues, not what others run there."""
+    queues = tuple(queue for queue in worker.queues if queue in own)
+    return replace(worker, queues=queues, tasks=())
 
 
 def _text(value: str | None, what: str) -> str | None:

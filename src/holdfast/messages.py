@@ -10,9 +10,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from holdfast.flow.history import ReadEvent
 from holdfast.flow.why import Why
-from holdfast.lifecycle.states import State
+from holdfast.lifecycle.states import EventType, State
 from holdfast.operations import BULK, Depth, Wanted
-from holdfast.views import JobView
+from holdfast.views import Instant, JobView
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -190,3 +190,64 @@ class Pausing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Why a queue is paused or resumed."""
 
     reason: str | None = None
+
+
+class JobEvents(Struct, frozen=True, kw_only=True):
+    """Events of a job, oldest first; `next` is the `after` of the page behind, null at the end."""
+
+    events: list[ReadEvent]
+    next: int | None
+
+
+class FeedEvent(Struct, frozen=True, kw_only=True):
+    """An event in the feed of all jobs: whose it is and what happened, without bodies."""
+
+    id: str
+    tenant: str
+    queue: str
+    task: str
+    job_id: str
+    internal_id: UUID
+    rev: int
+    type: EventType
+    ts: int
+    actor: str
+    attempt: int
+    from_status: str | None
+    to_status: str
+    cause: str | None
+    request_id: str | None
+    correlation_id: str | None
+    facts: dict[str, Any]
+    """What else the event says: the stage, evidence of a kill, the step, …"""
+
+
+class FeedPage(Struct, frozen=True, kw_only=True):
+    """Events of all jobs, oldest first. `next` is the `after` of what comes behind them."""
+
+    events: list[FeedEvent]
+    next: str
+
+
+class Crew(Struct, frozen=True, kw_only=True):
+    """How many workers live, have fallen silent, or ended in order within the last week."""
+
+    live: int
+    silent: int
+    ended: int
+    slots: int
+    """Jobs that the live ones can run at a time."""
+
+
+class Stats(Struct, frozen=True, kw_only=True):
+    """How much there is of everything that the asker may see."""
+
+    version: str
+    now: Instant
+    """The store's clock."""
+    total: int
+    jobs: dict[State, int]
+    queues: int
+    paused: list[str]
+    """Queues of which nothing is claimed."""
+    workers: Crew

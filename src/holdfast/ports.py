@@ -135,9 +135,14 @@ class EventQuery(Struct, frozen=True, kw_only=True):
 
 
 class Tail(Struct, frozen=True, kw_only=True):
-    """A stretch of all events in an order that never gains an event behind the cursor."""
+    """A stretch of all events in an order that never gains an event behind the cursor.
+
+    Cursors are compared as texts: what comes later is greater.
+    """
 
     events: list[LoggedEvent]
+    cursors: list[str]
+    """Of each event: from there on, it goes on right behind it."""
     cursor: str
     held_back_by: int | None = None
     """The process id of the transaction that keeps newer events from showing."""
@@ -317,7 +322,13 @@ class Store(Protocol):
         """Look events up across jobs (B19), heartbeats left out."""
 
     async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
-        """Read all events after a cursor without ever missing one; None starts at the oldest."""
+        """Read all events after a cursor without ever missing one; None starts at the oldest.
+
+        BadData where the text is no cursor.
+        """
+
+    async def tail_end(self) -> str:
+        """Tell the cursor behind which comes all that is not committed yet."""
 
     async def due(self, *, limit: int = 500) -> Due:
         """List jobs whose lease, deadline, time to start or wait has run out, oldest first.
@@ -412,6 +423,9 @@ class Store(Protocol):
 
     async def set_sealing(self, on: bool) -> None:
         """Turn the hash chain over new events on or off."""
+
+    async def secret(self, name: str) -> bytes:
+        """Read a random value of this database: made when first asked for, then always the same."""
 
     def ledger(
         self, *, after: JobId | None = None, batch: int = 500

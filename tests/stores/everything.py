@@ -64,6 +64,8 @@ async def _read(store: Store) -> None:
     await store.size()
     await store.due()
     await store.tail((await store.tail(None, limit=5)).cursor, limit=5)
+    await store.tail_end()
+    await store.secret("feed")
     await store.counts()
     await store.queues()
     await store.queue_events()

@@ -42,24 +42,20 @@ async def history(store: Store, id: JobId) -> list[ReadEvent]:
         events += page
     if not events:
         raise NoSuchJob(f"no job {id}", job_id=str(id))
-    first = events[0]
+    return [complete(event, events[0]) for event in events]
+
+
+def complete(event: LoggedEvent, first: LoggedEvent) -> ReadEvent:
+    """Fill in what only a job's first event says."""
     made = first.created
-    job_id = (made and made.job_id) or str(id)
-    trace_id = made.trace_id if made else None
-    return [_read(event, job_id, first.correlation_id, trace_id) for event in events]
-
-
-def _read(
-    event: LoggedEvent, job_id: str, correlation_id: str | None, trace_id: str | None
-) -> ReadEvent:
     return ReadEvent(
         id=f"{event.id}/{event.rev}",
-        job_id=job_id,
+        job_id=(made and made.job_id) or str(event.id),
         type=event.type,
         ts=event.at,
         actor=event.actor,
-        correlation_id=event.correlation_id or correlation_id,
-        trace_id=trace_id,
+        correlation_id=event.correlation_id or first.correlation_id,
+        trace_id=made.trace_id if made else None,
         cause=event.reason or event.facts.error_code,
         payload=decode_body(event.body),
         version=event.version,

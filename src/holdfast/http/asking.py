@@ -10,10 +10,11 @@ from fastapi import Depends
 from msgspec import Struct
 from starlette.requests import Request
 
-from holdfast.errors import BadData, StoreUnavailable
+from holdfast.errors import BadData, StoreUnavailable, Unauthorized
 from holdfast.http.bodies import read_body
 from holdfast.http.ending import Ending
 from holdfast.http.guard import request_id_of
+from holdfast.http.live import Live
 from holdfast.http.scopes import Caller, Scope
 from holdfast.lifecycle.payload import check_text
 from holdfast.local import LocalOperations
@@ -38,6 +39,7 @@ class House(Struct, frozen=True, kw_only=True):
 
     session: Session
     doorkeeper: Doorkeeper
+    live: Live
     tasks: Mapping[str, Task[Any, Any]]
     meters: Meters
     depths: Depths
@@ -94,6 +96,12 @@ class Ask(Struct, frozen=True, kw_only=True):
     def request_id(self) -> str:
         """What this request is called in logs and answers."""
         return request_id_of(self.request)
+
+    async def still(self) -> None:
+        """Refuse whoever has lost what they were let in by: a token may be revoked meanwhile."""
+        caller = await self.house.doorkeeper.caller(self.request.headers.get("authorization"))
+        if (caller.role, caller.tenant) != (self.caller.role, self.caller.tenant):
+            raise Unauthorized("the token stands for something else by now")
 
     async def submit(self, wanted: Sequence[Wanted]) -> list[Answer]:
         """Submit jobs, into queues that the token covers."""

@@ -25,6 +25,10 @@ class Ending:
         """Whether it has begun."""
         return self._begun.is_set()
 
+    async def wait(self) -> None:
+        """Wait until it begins."""
+        await self._begun.wait()
+
     async def unless(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Await something that may take long; None if the server's end comes before it."""
         working = asyncio.create_task(work)

@@ -14,12 +14,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import HoldfastError, NoSuchMethod, NoSuchRoute
-from holdfast.http import health, jobs, letters, queues, worker
+from holdfast.http import events, health, jobs, letters, queues, stats, worker
 from holdfast.http.asking import Doorkeeper, House
 from holdfast.http.bodies import unfit
 from holdfast.http.documents import openapi
 from holdfast.http.ending import Ending
 from holdfast.http.guard import Guard, Limits, request_id_of
+from holdfast.http.live import Live
 from holdfast.http.opening import Beside, opened
 from holdfast.http.problems import problem_response
 from holdfast.ports import Store
@@ -30,10 +31,12 @@ from holdfast.telemetry.depths import Depths, watch_depths
 
 ROUTERS = (
     jobs.router,
+    events.router,
     letters.router,
     letters.counting,
     queues.router,
     worker.router,
+    stats.router,
     health.router,
 )
 
@@ -52,9 +55,11 @@ def make_server(
     `beside` are loops that run on that store for as long as it is open.
     """
     meters = meters or Meters()
+    session = Session(store)
     house = House(
-        session=Session(store),
+        session=session,
         doorkeeper=doorkeeper,
+        live=Live(session),
         tasks=tasks or {},
         meters=meters,
         depths=Depths(meters),

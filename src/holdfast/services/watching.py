@@ -1,9 +1,9 @@
-"""Waiting for jobs to end: one look at the store for all who wait, ever more seldom for each."""
+"""Waiting for jobs to end or move: one look at the store for all, ever more seldom for each."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.errors import NoSuchJob, ResultTimeout
 from holdfast.lifecycle.job import Job, JobId
@@ -12,17 +12,22 @@ from holdfast.ports import Store
 FIRST_SECONDS = 0.005
 LONGEST_SECONDS = 0.5
 """Between two looks at one job: at first, and after it has been waited for for a while."""
+TOGETHER_SECONDS = 0.05
+"""Longer pauses end at multiples of this, so that many who wait are looked after together."""
 LOOK_JOBS = 500
 
 
 class Waiter:
-    """Somebody who waits for a job's end."""
+    """Somebody who waits for a job to be as they want it."""
 
-    __slots__ = ("due", "future", "id", "pause", "seen")
+    __slots__ = ("due", "enough", "future", "id", "pause", "seen")
 
-    def __init__(self, id: JobId, future: asyncio.Future[Job], now: float) -> None:
+    def __init__(
+        self, id: JobId, enough: Callable[[Job], bool], future: asyncio.Future[Job], now: float
+    ) -> None:
         """Wait from now on; the first look is at once."""
         self.id = id
+        self.enough = enough
         self.future = future
         self.due = now
         self.pause = FIRST_SECONDS
@@ -34,11 +39,13 @@ class Waiter:
             return
         if job is None:
             self.future.set_exception(NoSuchJob(f"no job {self.id}", job_id=str(self.id)))
-        elif job.terminal:
+        elif self.enough(job):
             self.future.set_result(job)
         else:
             self.seen = job
             self.due = now + self.pause
+            if self.pause > TOGETHER_SECONDS:
+                self.due -= self.due % TOGETHER_SECONDS
             self.pause = min(self.pause * 2, LONGEST_SECONDS)
 
 
@@ -54,17 +61,32 @@ class Watching:
 
     async def ended(self, id: JobId, timeout_seconds: float | None) -> Job:
         """Wait until a job has ended; ResultTimeout if that takes longer."""
+        waiter = self._waiter(id, lambda job: job.terminal)
+        try:
+            return await self._seen(waiter, timeout_seconds)
+        except TimeoutError as error:
+            raise _timed_out(waiter, timeout_seconds) from error
+
+    async def moved(self, id: JobId, rev: int, timeout_seconds: float) -> Job | None:
+        """Wait until a job is beyond a revision; None if that takes longer."""
+        waiter = self._waiter(id, lambda job: job.rev > rev)
+        try:
+            return await self._seen(waiter, timeout_seconds)
+        except TimeoutError:
+            return None
+
+    def _waiter(self, id: JobId, enough: Callable[[Job], bool]) -> Waiter:
         loop = asyncio.get_running_loop()
-        waiter = Waiter(id, loop.create_future(), loop.time())
+        return Waiter(id, enough, loop.create_future(), loop.time())
+
+    async def _seen(self, waiter: Waiter, timeout_seconds: float | None) -> Job:
         self._waiting.add(waiter)
         self._came.set()
         if self._looking is None:
-            self._looking = loop.create_task(self._look_on())
+            self._looking = asyncio.get_running_loop().create_task(self._look_on())
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await waiter.future
-        except TimeoutError as error:
-            raise _timed_out(waiter, timeout_seconds) from error
         finally:
             self._waiting.discard(waiter)
 

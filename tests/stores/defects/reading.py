@@ -26,7 +26,8 @@ class SkipsAnEventInTheTail(Wrapped):
 
     async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
         tail = await self.inner.tail(cursor, limit=limit)
-        return replace(tail, events=tail.events[:3] + tail.events[4:])
+        events, cursors = tail.events, tail.cursors
+        return replace(tail, events=events[:3] + events[4:], cursors=cursors[:3] + cursors[4:])
 
 
 class RepeatsTheTail(Wrapped):
@@ -34,7 +35,22 @@ class RepeatsTheTail(Wrapped):
 
     async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
         tail = await self.inner.tail(cursor, limit=limit)
-        return replace(tail, cursor=cursor or "0") if len(tail.events) < limit else tail
+        return replace(tail, cursor=cursor or "0" * 19) if len(tail.events) < limit else tail
+
+
+class GivesAStretchOneCursor(Wrapped):
+    caught_by = ("test_the_tail_goes_on_behind_any_event",)
+
+    async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
+        tail = await self.inner.tail(cursor, limit=limit)
+        return replace(tail, cursors=[tail.cursor] * len(tail.events))
+
+
+class EndsTheTailAtItsBeginning(Wrapped):
+    caught_by = ("test_behind_the_end_of_the_tail_comes_what_is_new",)
+
+    async def tail_end(self) -> str:
+        return (await self.inner.tail(None, limit=1)).cursor
 
 
 class RepeatsAJobOnTheNextPage(Wrapped):
@@ -169,6 +185,8 @@ class ForgetsWhatAnOwnerHolds(Wrapped):
 
 DEFECTS: tuple[type[Wrapped], ...] = (
     SkipsAnEventInTheTail,
+    GivesAStretchOneCursor,
+    EndsTheTailAtItsBeginning,
     RepeatsTheTail,
     RepeatsAJobOnTheNextPage,
     SkipsAJobOnTheNextPage,

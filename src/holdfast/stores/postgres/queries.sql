@@ -750,6 +750,14 @@ ALTER TABLE beats DISABLE TRIGGER beats_seal
 -- When sealing was turned on and off, and the time now.
 SELECT holdfast_now(), (SELECT value FROM meta WHERE key = 'sealing_log')
 
+-- name: keep_meta
+-- Remember something of the whole ledger, unless it is there.
+INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO NOTHING
+
+-- name: read_meta
+-- Read it.
+SELECT value FROM meta WHERE key = $1
+
 -- name: set_sealing_log
 -- Keep it.
 INSERT INTO meta (key, value) VALUES ('sealing_log', $1)

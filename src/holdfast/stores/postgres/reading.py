@@ -23,13 +23,14 @@ from holdfast.ports import (
     Tail,
     WorkerStatus,
 )
+from holdfast.stores.cursors import LOWEST, read_cursor, write_cursor
 from holdfast.stores.entries import dictionary_problems, entries, named
 from holdfast.stores.postgres.base import BY_BLOCKS, PLANNED_EACH_TIME, Base
 from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.workers import read_worker
 
 EVER = 2**62
-LOWEST, HIGHEST = UUID(int=0), UUID(int=2**128 - 1)
+HIGHEST = UUID(int=2**128 - 1)
 LEDGER_EVENTS = 8
 """Events, heartbeats or keys per job that a batch of the ledger may hold; then it ends earlier."""
 TAIL_WINDOW = 1000
@@ -88,7 +89,7 @@ class Reading(Base):
 
     async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
         """Read all events after a cursor, up to the oldest transaction still under way."""
-        xid, id_, rev = _read_cursor(cursor)
+        xid, id_, rev = read_cursor(cursor)
 
         async def work(connection: Connection, tries: int) -> tuple[list[Any], int, int | None]:
             async with connection.transaction():
@@ -97,10 +98,15 @@ class Reading(Base):
 
         rows, reached, blocker = await self._run(work)
         events = await self._events([row[1:] for row in rows])
+        cursors = [write_cursor(*row[:3]) for row in rows]
         if len(rows) == limit:
-            last = rows[-1]
-            return Tail(events=events, cursor=_write_cursor(last[0], last[1], last[2]))
-        return Tail(events=events, cursor=_write_cursor(reached, LOWEST, 0), held_back_by=blocker)
+            return Tail(events=events, cursors=cursors, cursor=cursors[-1])
+        end = write_cursor(reached, LOWEST, 0)
+        return Tail(events=events, cursors=cursors, cursor=end, held_back_by=blocker)
+
+    async def tail_end(self) -> str:
+        """Tell the cursor before the oldest transaction still under way."""
+        return write_cursor((await self._fetch("tail_bounds"))[0][0], LOWEST, 0)
 
     async def _tail_rows(
         self, connection: Connection, xid: int, id_: UUID, rev: int, limit: int
@@ -274,17 +280,6 @@ def _find_arguments(query: Query) -> list[Any]:
         query.before or HIGHEST,
         query.limit + 1,
     ]
-
-
-def _read_cursor(cursor: str | None) -> tuple[int, UUID, int]:
-    if cursor is None:
-        return 0, LOWEST, 0
-    xid, id_, rev = cursor.split("/")
-    return int(xid), UUID(id_), int(rev)
-
-
-def _write_cursor(xid: int, id_: UUID, rev: int) -> str:
-    return f"{xid}/{id_}/{rev}"
 
 
 def _queue(row: Sequence[Any]) -> QueueStatus:

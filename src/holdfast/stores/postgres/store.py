@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.errors import RequestIdReused
+from holdfast.identity import mint_secret
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.seal import switched
@@ -138,6 +139,12 @@ class PostgresStore(Committing):
                 await connection.execute(self._sql["set_sealing_log"], switched(log, now, on))
 
         await self._run(work)
+
+    async def secret(self, name: str) -> bytes:
+        """Read a random value of this database."""
+        key = f"secret:{name}"
+        await self._fetch("keep_meta", key, mint_secret().hex())
+        return bytes.fromhex((await self._fetch("read_meta", key))[0][0])
 
     # -- queues
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.errors import RequestIdReused
+from holdfast.identity import mint_secret
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.seal import switched
 from holdfast.lifecycle.states import State
@@ -152,6 +153,13 @@ def set_sealing(turn: Turn, on: bool) -> None:
     """Turn the hash chain over new events on or off."""
     log = switched(turn.meta().get("sealing_log"), turn.now, on)
     turn.write("set_meta", [("sealing", "on" if on else "off"), ("sealing_log", log)])
+
+
+def secret(turn: Turn, name: str) -> bytes:
+    """Read a random value of this database; the first to ask makes it."""
+    key = f"secret:{name}"
+    turn.write("keep_meta", [(key, mint_secret().hex())])
+    return bytes.fromhex(turn.meta()[key])
 
 
 def rebuild(turn: Turn, jobs: Sequence[Job], keys: Sequence[tuple[JobId, KeyRow]]) -> None:

@@ -11,6 +11,10 @@ SELECT key, value FROM meta
 -- Change one of them.
 INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value
 
+-- name: keep_meta
+-- Remember something of the whole ledger, unless it is there.
+INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO NOTHING
+
 -- name: submit
 -- Insert a decided job. Its first event follows by the statement `event`.
 INSERT INTO jobs (id, created_at, updated_at, run_at, deadline_at, needs, policy, rev, cpus,
@@ -269,6 +273,10 @@ ORDER BY e.at, e.id, e.rev LIMIT ?4
 -- name: tail
 -- All events after a position: commits come one after the other, so none appears behind it.
 SELECT position, {{columns.events}} FROM events WHERE position > ? ORDER BY position LIMIT ?
+
+-- name: tail_end
+-- The last position that was given.
+SELECT max(position) FROM events
 
 -- name: due_wakes
 -- Jobs whose deadline, time to start or wait has run out.

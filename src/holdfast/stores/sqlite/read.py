@@ -25,6 +25,7 @@ from holdfast.ports import (
     WorkerStatus,
 )
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
+from holdfast.stores.cursors import read_position, write_position
 from holdfast.stores.entries import dictionary_problems, entries, named
 from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
 from holdfast.stores.workers import read_worker
@@ -100,11 +101,19 @@ def find_events(session: Session, query: EventQuery) -> list[LoggedEvent]:
 
 def tail(session: Session, cursor: str | None, limit: int) -> Tail:
     """Read all events after a cursor."""
-    rows = session.rows("tail", (int(cursor or 0), limit))
+    rows = session.rows("tail", (read_position(cursor), limit))
+    cursors = [write_position(row[0]) for row in rows]
     return Tail(
         events=[session.event(row[1:]) for row in rows],
-        cursor=str(rows[-1][0]) if rows else cursor or "0",
+        cursors=cursors,
+        cursor=cursors[-1] if cursors else cursor or write_position(0),
     )
+
+
+def tail_end(session: Session) -> str:
+    """Tell the cursor of the last event."""
+    row = session.row("tail_end")
+    return write_position((row and row[0]) or 0)
 
 
 def owned(session: Session, owner: str) -> tuple[list[Job], list[str]]:

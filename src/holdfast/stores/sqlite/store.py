@@ -186,6 +186,10 @@ class SqliteStore:
         """Read all events after a cursor."""
         return await self._read(lambda session: read.tail(session, cursor, limit))
 
+    async def tail_end(self) -> str:
+        """Tell the cursor of the last event."""
+        return await self._read(read.tail_end)
+
     async def due(self, *, limit: int = 500) -> Due:
         """List jobs whose lease, deadline, timeout or wait has run out."""
         now = self._clock()
@@ -317,6 +321,10 @@ class SqliteStore:
     async def set_sealing(self, on: bool) -> None:
         """Turn the hash chain over new events on or off."""
         await self._write(lambda turn: keep.set_sealing(turn, on))
+
+    async def secret(self, name: str) -> bytes:
+        """Read a random value of this database."""
+        return await self._write(lambda turn: keep.secret(turn, name))
 
     async def ledger(
         self, *, after: JobId | None = None, batch: int = 500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -192,6 +193,12 @@ class Keeping:
         assert derive(await store.events(job.id)) == job
 
     @pytest.mark.req("E1", "E8")
+    async def test_a_secret_stays_and_is_nobody_elses(self, store: Store) -> None:
+        first = await asyncio.gather(*(store.secret("feed") for _ in range(5)))
+        assert set(first) == {await store.secret("feed")}
+        assert len(first[0]) == 32
+        assert await store.secret("other") not in first
+
     async def test_a_store_has_no_opinion_of_its_own(self, store: Store) -> None:
         """The projection is what the events say, not what the last caller believed."""
         job = await running_job(store)

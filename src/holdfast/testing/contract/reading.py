@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.errors import BadData
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import derive
 from holdfast.lifecycle.job import JobId, LoggedEvent
@@ -276,6 +277,31 @@ class Reading:
 
         assert _places(more) == [(job.id, 1)]
         assert len(first) + 1 == len(await _logged(store))
+
+    async def test_the_tail_goes_on_behind_any_event(self, store: Store) -> None:
+        for _ in range(2):
+            await _long_life(store)
+        whole, _ = await read_tail(store, events=len(await _logged(store)))
+        tail = await store.tail(None)
+        assert tail.events == whole
+        assert [*tail.cursors, tail.cursor] == sorted([*tail.cursors, tail.cursor])
+        assert len(set(tail.cursors)) == len(whole)
+        for number, cursor in enumerate(tail.cursors, start=1):
+            assert (await store.tail(cursor)).events == whole[number:]
+
+    async def test_behind_the_end_of_the_tail_comes_what_is_new(self, store: Store) -> None:
+        await _long_life(store)
+        _, cursors = await read_tail(store, events=len(await _logged(store)))
+        end = await store.tail_end()
+        assert end >= cursors[-1]
+        job = await submit_one(store)
+        more, _ = await read_tail(store, events=1, cursor=end)
+        assert _places(more) == [(job.id, 1)]
+
+    @pytest.mark.parametrize("cursor", ["", "x", "7", "-1", "9" * 19, "0/0/0", "9" * 40])
+    async def test_what_is_no_cursor_is_refused(self, store: Store, cursor: str) -> None:
+        with pytest.raises(BadData, match="cursor"):
+            await store.tail(cursor)
 
     async def test_a_tail_followed_under_load_misses_nothing(self, store: Store) -> None:
         done = asyncio.Event()

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, MutableMapping
+from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, overload
@@ -24,6 +24,7 @@ from holdfast.durable.messages import Reply, Request
 from holdfast.durable.replay import Durable
 from holdfast.durable.steps import step, step_terms
 from holdfast.errors import HoldfastError
+from holdfast.joblog import JobLogger
 from holdfast.lifecycle.payload import Body, encode_body
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.ports import Claimed
@@ -47,6 +48,9 @@ class Link(Protocol):
 
     def heartbeat(self) -> None:
         """Renew the lease in the handler's own name."""
+
+    def log(self, level: int, line: str) -> None:
+        """Keep a line of the job's log."""
 
     def ask(self, request: Request, answer: Callable[[Reply], None]) -> None:
         """Have something remembered or recalled; `answer` is called in any thread."""
@@ -160,17 +164,6 @@ def _wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-class JobLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose every record names the job, the attempt and the trace."""
-
-    def process(
-        self, msg: Any, kwargs: MutableMapping[str, Any]
-    ) -> tuple[Any, MutableMapping[str, Any]]:
-        """Add the job's fields to what the caller gave."""
-        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
-        return msg, kwargs
-
-
 class _Facts(Struct, frozen=True, kw_only=True):
     """What crosses to a child process."""
 
@@ -237,7 +230,7 @@ class Context:
 
     @property
     def log(self) -> JobLogger:
-        """A logger that is bound to the job."""
+        """A logger that is bound to the job; `holdfast logs` shows what was said by it."""
         job = self.job
         fields = {
             "job_id": job.id,
@@ -246,7 +239,11 @@ class Context:
             "trace_id": job.trace_id,
             "correlation_id": job.correlation_id,
         }
-        return JobLogger(logging.getLogger(f"holdfast.task.{job.task}"), fields)
+        return JobLogger(logging.getLogger(f"holdfast.task.{job.task}"), fields, self.keep_line)
+
+    def keep_line(self, level: int, line: str) -> None:
+        """Have a line kept in the job's log."""
+        self._link.log(level, line)
 
     def progress(self, value: Any) -> None:
         """Record how far the job is: any JSON. It is written with the worker's next commit."""

@@ -30,7 +30,7 @@ from holdfast.lifecycle.submit import Submission
 from holdfast.lifecycle.submit import submit as decide_submit
 from holdfast.operations import BULK, Answer, Depth, Ending, Growth, Roll, Wanted, Which
 from holdfast.options import Backoff, check_fields, job_fields
-from holdfast.ports import Page, Query, QueueStatus, SubmitRefused, WorkerStatus
+from holdfast.ports import LogLine, Page, Query, QueueStatus, SubmitRefused, WorkerStatus
 from holdfast.services.session import Session
 from holdfast.spans import Span, span_seconds
 from holdfast.tasks import Task
@@ -149,6 +149,10 @@ class LocalOperations:
     async def history(self, job: Which) -> list[ReadEvent]:
         """Read a job's whole history, each event complete in itself."""
         return await history(self._store, await self._id(job))
+
+    async def logs(self, job: Which, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
+        """Read what a job's handler said by `ctx.log`, after a position."""
+        return await self._store.logs((await self.get(job)).id, after=after, limit=limit)
 
     async def ended(self, job: Which, timeout: Span | None = None) -> Job:
         """Wait until a job has ended; ResultTimeout if that takes longer."""

@@ -12,7 +12,7 @@ from holdfast.flow.history import ReadEvent
 from holdfast.flow.why import Why
 from holdfast.lifecycle.states import EventType, State
 from holdfast.operations import BULK, Depth, Wanted
-from holdfast.views import Instant, JobView
+from holdfast.views import Instant, JobView, LogView
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -251,3 +251,11 @@ class Stats(Struct, frozen=True, kw_only=True):
     paused: list[str]
     """Queues of which nothing is claimed."""
     workers: Crew
+
+
+class Log(Struct, frozen=True, kw_only=True):
+    """Lines of a job's log, oldest first; `after=` the last one's position reads on."""
+
+    internal_id: UUID
+    """The job's."""
+    lines: list[LogView]

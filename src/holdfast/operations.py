@@ -23,7 +23,7 @@ from holdfast.flow.why import Why
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import State
-from holdfast.ports import Page, Query, QueueStatus, Submitted, WorkerStatus
+from holdfast.ports import LogLine, Page, Query, QueueStatus, Submitted, WorkerStatus
 from holdfast.spans import Span
 
 BULK = 1000
@@ -130,6 +130,9 @@ class Operations(Protocol):
 
     async def history(self, job: Which) -> list[ReadEvent]:
         """Read a job's whole history, each event complete in itself."""
+
+    async def logs(self, job: Which, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
+        """Read what a job's handler said by `ctx.log`, after a position."""
 
     async def ended(self, job: Which, timeout: Span | None = None) -> Job:
         """Wait until a job has ended; ResultTimeout if that takes longer."""

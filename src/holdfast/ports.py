@@ -19,6 +19,12 @@ WORKER_SILENCE = 30 * SECOND
 """A worker not seen for so long passes for dead; a live one announces itself far more often."""
 WORKER_MEMORY = 7 * 24 * 3600 * SECOND
 """How long a worker is remembered after it was last seen."""
+LOG_LINES = 1000
+"""How many lines of a job's log are kept, the newest."""
+LOG_TEXT = 4000
+"""Characters of a line."""
+HIGHEST_LEVEL = 1000
+"""Of a line; Python's own end at 50."""
 
 
 class Submitted(Struct, frozen=True, gc=False):
@@ -229,6 +235,23 @@ class WorkerStatus(Announcement, frozen=True, kw_only=True):
         return self.stopped_at is None and now - self.seen_at < WORKER_SILENCE
 
 
+class LogEntry(Struct, frozen=True, kw_only=True):
+    """What a handler said by `ctx.log`, at a time of its worker's clock."""
+
+    id: JobId
+    attempt: int
+    at: int
+    level: int
+    """As Python's logging counts: 20 is INFO, 40 is ERROR."""
+    message: str
+
+
+class LogLine(LogEntry, frozen=True, kw_only=True):
+    """A line of a job's log. `position` rises from line to line, and continues a reading."""
+
+    position: int
+
+
 class KeyRow(Struct, frozen=True, kw_only=True):
     """A key as it is stored."""
 
@@ -400,6 +423,16 @@ class Store(Protocol):
     ) -> list[WorkerStatus]:
         """List workers, live, silent and ended ones, the most recently seen first."""
 
+    async def keep_logs(self, entries: Sequence[LogEntry]) -> None:
+        """Keep what handlers said, of each job the newest `LOG_LINES`; no part of the ledger.
+
+        Whether the job is there, or the attempt still holds it, is not asked. After an error they
+        may be there or not: said again, they may be there twice.
+        """
+
+    async def logs(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
+        """Read one job's log after a position, oldest line first."""
+
     async def wake_up(self, queues: Sequence[str], *, limit_seconds: float) -> bool:
         """Wait until work may have come, or the limit. A hint: polling alone is also correct."""
 
@@ -413,7 +446,10 @@ class Store(Protocol):
         """
 
     async def erase_bodies(self, ids: Sequence[JobId]) -> int:
-        """Erase the bodies of cleaned jobs' events; digests stay. Returns how many."""
+        """Erase the bodies of cleaned jobs' events, and their logs; digests stay.
+
+        Returns how many bodies it were.
+        """
 
     async def drop_beats(self, *, before: int, limit: int = 10_000) -> int:
         """Drop heartbeats older than a time, except those a present lease rests on."""

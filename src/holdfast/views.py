@@ -12,6 +12,7 @@ from holdfast.lifecycle.job import Job, JobId, Record, Signal
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Cancel, Kind, Letter, Link, Priority, Retention, State
 from holdfast.lifecycle.times import LAST_INSTANT
+from holdfast.ports import LogLine
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -104,6 +105,40 @@ class JobView(Struct, frozen=True, kw_only=True):
             signals=tuple(Signal(name, rev) for name, rev in signals),
             **plain,
             **times,
+        )
+
+
+class LogView(Struct, frozen=True, kw_only=True):
+    """A line that a handler said by `ctx.log`, at a time of its worker's clock."""
+
+    position: int
+    """Of the last line that was read: `?after=` goes on there."""
+    attempt: int
+    at: Instant
+    level: int
+    """As Python's logging counts: 20 is INFO, 40 is ERROR."""
+    message: str
+
+    @classmethod
+    def of(cls, line: LogLine) -> LogView:
+        """Tell a line."""
+        return cls(
+            position=line.position,
+            attempt=line.attempt,
+            at=instant(line.at),
+            level=line.level,
+            message=line.message,
+        )
+
+    def line(self, id: JobId) -> LogLine:
+        """Read the line back."""
+        return LogLine(
+            id=id,
+            position=self.position,
+            attempt=self.attempt,
+            at=micros(self.at),
+            level=self.level,
+            message=self.message,
         )
 
 

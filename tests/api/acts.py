@@ -109,6 +109,9 @@ class NoLink:
     def heartbeat(self) -> None:
         """Nobody listens."""
 
+    def log(self, level: int, line: str) -> None:
+        """Nobody listens."""
+
 
 def context(**facts: Any) -> Context:
     """Show a handler's context."""

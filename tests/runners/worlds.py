@@ -24,6 +24,7 @@ class RecordingLink:
     def __init__(self) -> None:
         self.said: asyncio.Queue[Any] = asyncio.Queue()
         self.beats = 0
+        self.lines: list[tuple[int, str]] = []
 
     def progress(self, body: Body) -> None:
         self.said.put_nowait(decode_body(body))
@@ -34,6 +35,9 @@ class RecordingLink:
 
     def heartbeat(self) -> None:
         self.beats += 1
+
+    def log(self, level: int, line: str) -> None:
+        self.lines.append((level, line))
 
 
 class Named:

@@ -130,3 +130,13 @@ async def undone(ctx: Context, file: str, size: int = 10) -> None:
     for letter in "ab":
         await ctx.step("note", note, file, letter * size)
     raise PermanentError("no")
+
+
+@app.task(**TERMS)
+def says(ctx: Context) -> None:
+    """Say two lines."""
+    ctx.log.info("from another process")
+    try:
+        raise ValueError("odd")
+    except ValueError:
+        ctx.log.exception("it failed")

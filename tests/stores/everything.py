@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.flow.rebuild import rebuild
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.states import EventType, KeyKind, Letter, Link, State
-from holdfast.ports import Capacity, EventQuery, Query, Store
+from holdfast.ports import Capacity, EventQuery, LogEntry, Query, Store
 from holdfast.testing.acts import all_jobs, chain, claim, claimed_job, running_job, submit_one
 from holdfast.testing.factories import CONTROL, announcement, fresh, new_job, owner_of
 from tests.stores.ledgers import problems_of
@@ -98,6 +98,7 @@ async def _keep(store: Store) -> None:
         await store.announce(announcement())
     await store.retire("worker-1")
     await store.workers()
+    await _log(store)
     await store.fold_counts()
     await store.aged(ended_before=(await store.clock()).now, look_at=5)
     await store.erase_bodies([job.id for job in await all_jobs(store)])
@@ -106,3 +107,9 @@ async def _keep(store: Store) -> None:
     await rebuild(store)
     await store.bump_epoch()
     await store.due()
+
+
+async def _log(store: Store) -> None:
+    job = (await all_jobs(store))[0]
+    await store.keep_logs([LogEntry(id=job.id, attempt=1, at=1, level=20, message="said")])
+    await store.logs(job.id)

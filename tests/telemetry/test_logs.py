@@ -34,6 +34,9 @@ class Nowhere:
     def heartbeat(self) -> None:
         """Say nothing."""
 
+    def log(self, level: int, line: str) -> None:
+        """Say nothing."""
+
 
 def context(**more: Any) -> Context:
     """Make what a handler sees."""

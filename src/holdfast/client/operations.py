@@ -34,6 +34,7 @@ from holdfast.messages import (
     Explanation,
     History,
     JobList,
+    Log,
     Many,
     Pausing,
     Queues,
@@ -45,7 +46,7 @@ from holdfast.messages import (
     Signalling,
 )
 from holdfast.operations import BULK, Answer, Depth, Ending, Roll, Wanted, Which
-from holdfast.ports import Page, Query, QueueStatus, Submitted
+from holdfast.ports import LogLine, Page, Query, QueueStatus, Submitted
 from holdfast.spans import Span, span_seconds
 from holdfast.views import JobView, instant
 
@@ -112,6 +113,12 @@ class RemoteOperations:
     async def history(self, job: Which) -> list[ReadEvent]:
         """Read a job's whole history, each event complete in itself."""
         return (await self._ask("GET", f"{_job(job)}/history")).read(History).events
+
+    async def logs(self, job: Which, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
+        """Read what a job's handler said by `ctx.log`, after a position."""
+        query = [("after", str(after)), ("limit", str(limit))]
+        log = (await self._ask("GET", f"{_job(job)}/logs", query=query)).read(Log)
+        return [view.line(JobId(log.internal_id)) for view in log.lines]
 
     async def ended(self, job: Which, timeout: Span | None = None) -> Job:
         """Wait until a job has ended; ResultTimeout if that takes longer."""

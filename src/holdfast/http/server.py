@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import HoldfastError, NoSuchMethod, NoSuchRoute
-from holdfast.http import events, health, jobs, letters, queues, stats, worker
+from holdfast.http import events, health, jobs, letters, logs, queues, stats, worker
 from holdfast.http.asking import Doorkeeper, House
 from holdfast.http.bodies import unfit
 from holdfast.http.documents import openapi
@@ -34,6 +34,7 @@ ROUTERS = (
     events.router,
     letters.router,
     letters.counting,
+    logs.router,
     queues.router,
     worker.router,
     stats.router,

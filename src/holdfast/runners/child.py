@@ -53,6 +53,12 @@ class WorkerLink:
         """Have the worker renew the lease."""
         self._offer(wire.Heartbeat())
 
+    def log(self, level: int, line: str) -> None:
+        """Have the worker keep a line of the job's log."""
+        # Waiting if the worker is slow to read, as the records of its logging do.
+        if not self.over:
+            self._channel.send(wire.LogLine(level, line))
+
     def ask(self, request: Request, answer: Callable[[Reply], None]) -> None:
         """Have the worker recall or remember something."""
         if self.over:

@@ -91,6 +91,8 @@ class Conversation:
                     ctx.progress(decode_body(body))
                 case wire.Heartbeat():
                     ctx.heartbeat()
+                case wire.LogLine(level, line):
+                    ctx.keep_line(level, line)
                 case wire.Asking(number, request):
                     ctx.ask(request, partial(self._answer, number))
                 case wire.Returned() | wire.Raised() as outcome:

@@ -90,6 +90,13 @@ class Heartbeat(Struct, frozen=True, tag=True):
     """Renew the lease in the handler's name."""
 
 
+class LogLine(Struct, frozen=True, tag=True):
+    """A line for the job's log."""
+
+    level: int
+    line: str
+
+
 class Asking(Struct, frozen=True, tag=True):
     """Recall or remember something for the handler."""
 
@@ -150,7 +157,7 @@ class Raised(Struct, frozen=True, tag=True, kw_only=True):
 ToChild: TypeAlias = Load | Run | Cancel | Answer
 Outcome: TypeAlias = Returned | Raised
 ToWorker: TypeAlias = (
-    Ready | Unusable | Started | Progress | Heartbeat | Asking | LogRecord | Outcome
+    Ready | Unusable | Started | Progress | Heartbeat | LogLine | Asking | LogRecord | Outcome
 )
 
 M = TypeVar("M")

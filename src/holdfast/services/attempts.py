@@ -31,6 +31,7 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.payload import Body
 from holdfast.lifecycle.states import Link
 from holdfast.points import reach
+from holdfast.ports import HIGHEST_LEVEL, LogEntry
 from holdfast.services.desk import Desk
 from holdfast.services.held import START, Held
 from holdfast.services.journal import Journal
@@ -74,13 +75,15 @@ class Attempts:
         children: Children,
         jitter: Callable[[], float],
         on_end: Callable[[Held], None],
+        keep_log: Callable[[LogEntry], None] = lambda entry: None,
         follow: Callable[[], Held | None] = lambda: None,
         on_free: Callable[[], None] = lambda: None,
     ) -> None:
         """Run up to `concurrency` at a time; the caller counts.
 
-        After an attempt's end `follow` is asked for the next; where that cannot be run in the same
-        task, the caller hears by `on_free` that it may begin another.
+        `keep_log` is handed each line that a handler logs. After an attempt's end `follow` is
+        asked for the next; where that cannot be run in the same task, the caller hears by
+        `on_free` that it may begin another.
         """
         self.running: set[Held] = set()
         self._desk = desk
@@ -90,6 +93,7 @@ class Attempts:
         self._children = children
         self._jitter = jitter
         self._on_end = on_end
+        self._keep_log = keep_log
         self._follow = follow
         self._on_free = on_free
         self._turn_ends_at: float | None = None
@@ -347,6 +351,19 @@ class Attempts:
             return
         self._desk.post(held, c.Heartbeat(actor=held.actor, by_handler=True))
 
+    def log(self, held: Held, level: int, line: str) -> None:
+        """Have a line of a handler's log kept; also what it says once its attempt has ended."""
+        job = held.claimed.job
+        self._keep_log(
+            LogEntry(
+                id=job.id,
+                attempt=job.attempt,
+                at=time.time_ns() // 1000,
+                level=min(max(level, 0), HIGHEST_LEVEL),
+                message=line,
+            )
+        )
+
     def ask(self, held: Held, request: Request, answer: Callable[[Reply], None]) -> None:
         """Have something recalled or remembered for a handler."""
         work = self._loop.create_task(self._journal.answer(held, request, answer))
@@ -417,6 +434,9 @@ class _Link(Struct, gc=False):
 
     def heartbeat(self) -> None:
         self._say(self._attempts.heartbeat)
+
+    def log(self, level: int, line: str) -> None:
+        self._say(self._attempts.log, level, line)
 
     def ask(self, request: Request, answer: Callable[[Reply], None]) -> None:
         self._say(self._attempts.ask, request, answer)

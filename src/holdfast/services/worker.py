@@ -34,6 +34,7 @@ from holdfast.services.desk import BATCH, Desk
 from holdfast.services.held import Held, hold
 from holdfast.services.journal import Journal
 from holdfast.services.keeper import Keeper
+from holdfast.services.logbook import Logbook
 from holdfast.services.patrol import Patrol
 from holdfast.services.prefetch import Prefetch
 from holdfast.services.reconciler import Reconciler
@@ -120,12 +121,14 @@ class Worker:
         self._changed = asyncio.Event()
         self._families = asyncio.Event()
         self._desk = Desk(self._store, self, self.meters)
+        self._logbook = Logbook(self._store)
         self._attempts = Attempts(
             self._desk,
             self.meters,
             concurrency=self._concurrency,
             journal=Journal(self._store, self._desk, self.meters),
             children=self._children,
+            keep_log=self._logbook.write,
             jitter=jitter,
             on_end=self._ended,
             follow=self._next,
@@ -206,6 +209,7 @@ class Worker:
             self._patrol.run(),
             self._patrol.watch_leases(),
             self._tend(),
+            self._logbook.run(),
             self._watch_keeper(),
             self._share(),
             measure_lag(
@@ -541,6 +545,7 @@ class Worker:
             return
         try:
             async with asyncio.timeout(self._left(WRITE_LIMIT_SECONDS)):
+                await self._logbook.flush()
                 if not self._attempts.running:
                     await self._patrol.give_back_strays()
                 await self._store.retire(self.name)

@@ -4,7 +4,17 @@ Each names the tests of the contract that must fail on it. Where the database it
 the damage, the wrapper switches its guards off first, or answers something else than is stored.
 """
 
-from tests.stores.defects import claims, events, families, keys, reading, revisions, upkeep, workers
+from tests.stores.defects import (
+    claims,
+    events,
+    families,
+    keys,
+    logs,
+    reading,
+    revisions,
+    upkeep,
+    workers,
+)
 
 DEFECTS = (
     *revisions.DEFECTS,
@@ -14,5 +24,6 @@ DEFECTS = (
     *reading.DEFECTS,
     *upkeep.DEFECTS,
     *workers.DEFECTS,
+    *logs.DEFECTS,
     *families.DEFECTS,
 )

@@ -607,6 +607,30 @@ WHERE j.id > $1 AND j.id <= $2 AND j.finished_at <= $3 AND j.retention <> {{rete
         SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id AND c.finished_at IS NULL OFFSET 0)
 ORDER BY j.id
 
+-- name: keep_logs
+-- Lines of jobs' logs, in their order.
+INSERT INTO logs (id, attempt, at, level, message)
+SELECT id, attempt, at, level, message
+FROM unnest($1::uuid[], $2::integer[], $3::bigint[], $4::integer[], $5::text[])
+    WITH ORDINALITY AS given (id, attempt, at, level, message, number)
+ORDER BY number
+
+-- name: trim_logs
+-- Of each job's log the newest lines stay.
+DELETE FROM logs AS l USING unnest($1::uuid[]) AS given (id)
+WHERE l.id = given.id AND l.position <= (
+    SELECT position FROM logs WHERE id = given.id ORDER BY position DESC OFFSET $2 LIMIT 1)
+
+-- name: logs
+-- One job's log after a position.
+SELECT position, attempt, at, level, message FROM logs
+WHERE id = $1 AND position > $2 ORDER BY position LIMIT $3
+
+-- name: erase_logs
+-- What retention no longer keeps of logs.
+DELETE FROM logs AS l USING jobs AS j
+WHERE j.id = ANY ($1::uuid[]) AND j.retention <> {{retention.live}} AND l.id = j.id
+
 -- name: erase_bodies
 -- Erase what retention no longer keeps; digests stay.
 UPDATE events AS e SET body = NULL

@@ -15,6 +15,7 @@ from holdfast.ports import (
     Count,
     EventQuery,
     LedgerEntry,
+    LogLine,
     Mark,
     Page,
     Query,
@@ -25,6 +26,7 @@ from holdfast.ports import (
 )
 from holdfast.stores.cursors import LOWEST, read_cursor, write_cursor
 from holdfast.stores.entries import dictionary_problems, entries, named
+from holdfast.stores.logs import read_log
 from holdfast.stores.postgres.base import BY_BLOCKS, PLANNED_EACH_TIME, Base
 from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.workers import read_worker
@@ -182,6 +184,10 @@ class Reading(Base):
     ) -> list[WorkerStatus]:
         """List workers, the most recently seen first."""
         return [read_worker(row) for row in await self._fetch("workers", seen_since or 0, limit)]
+
+    async def logs(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
+        """Read one job's log after a position."""
+        return [read_log(id, row) for row in await self._fetch("logs", id, after, limit)]
 
     async def size(self) -> int:
         """Estimate how many jobs there are."""

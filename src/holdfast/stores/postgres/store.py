@@ -12,8 +12,18 @@ from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.seal import switched
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import WORKER_MEMORY, Announcement, Due, KeyRow, Mark, QueueStatus
+from holdfast.ports import (
+    LOG_LINES,
+    WORKER_MEMORY,
+    Announcement,
+    Due,
+    KeyRow,
+    LogEntry,
+    Mark,
+    QueueStatus,
+)
 from holdfast.stores.due import oldest_first
+from holdfast.stores.logs import log_row
 from holdfast.stores.postgres.committing import Committing
 from holdfast.stores.postgres.connections import Connection, Connections
 from holdfast.stores.postgres.migrate import check_schema
@@ -117,7 +127,8 @@ class PostgresStore(Committing):
                 return
 
     async def erase_bodies(self, ids: Sequence[JobId]) -> int:
-        """Erase bodies of jobs that are being cleaned."""
+        """Erase bodies of jobs that are being cleaned, and their logs."""
+        await self._fetch("erase_logs", list(ids))
         return len(await self._fetch("erase_bodies", list(ids)))
 
     async def drop_beats(self, *, before: int, limit: int = 10_000) -> int:
@@ -213,6 +224,15 @@ class PostgresStore(Committing):
     async def retire(self, name: str) -> None:
         """Note that a worker ended in order."""
         await self._fetch("retire", check_text(name, "the worker's name", limit=200))
+
+    # -- logs
+
+    async def keep_logs(self, entries: Sequence[LogEntry]) -> None:
+        """Keep what handlers said."""
+        rows = [log_row(entry) for entry in entries]
+        if rows:
+            await self._fetch("keep_logs", *map(list, zip(*rows, strict=True)))
+            await self._fetch("trim_logs", list({row[0] for row in rows}), LOG_LINES)
 
     # -- rebuild
 

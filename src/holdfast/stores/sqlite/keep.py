@@ -11,9 +11,10 @@ from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.seal import switched
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import WORKER_MEMORY, Due, KeyRow, Mark, QueueStatus
+from holdfast.ports import LOG_LINES, WORKER_MEMORY, Due, KeyRow, Mark, QueueStatus
 from holdfast.stores.columns import JOB_COLUMNS
 from holdfast.stores.due import oldest_first
+from holdfast.stores.logs import Row
 from holdfast.stores.sqlite.read import queue_status, split_ids
 from holdfast.stores.sqlite.rows import job_row
 from holdfast.stores.sqlite.session import SQL, Session, fragment
@@ -128,13 +129,20 @@ def retire(turn: Turn, name: str) -> None:
     turn.write("retire", [(turn.now, name)])
 
 
+def logs(turn: Turn, rows: Sequence[Row]) -> None:
+    """Keep lines of jobs' logs, and of each of these the newest."""
+    turn.write("keep_logs", [(id_.bytes, *rest) for id_, *rest in rows])
+    turn.write("trim_logs", [(id_.bytes, LOG_LINES) for id_ in {row[0] for row in rows}])
+
+
 def unmark(turn: Turn, marks: Sequence[Mark]) -> None:
     """Remove marks that were seen."""
     turn.write("unmark", [(mark.number,) for mark in marks])
 
 
 def erase_bodies(turn: Turn, ids: Sequence[JobId]) -> int:
-    """Erase bodies of jobs that are being cleaned."""
+    """Erase bodies of jobs that are being cleaned, and their logs."""
+    turn.write("erase_logs", [(id_.bytes,) for id_ in ids])
     return turn.write("erase_bodies", [(id_.bytes,) for id_ in ids])
 
 

@@ -433,6 +433,25 @@ WHERE j.id > ? AND j.id <= ? AND j.finished_at <= ? AND j.retention <> {{retenti
     AND NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id AND +c.finished_at IS NULL)
 ORDER BY j.id
 
+-- name: keep_logs
+-- Lines of jobs' logs, in their order.
+INSERT INTO logs (id, attempt, at, level, message) VALUES (?, ?, ?, ?, ?)
+
+-- name: trim_logs
+-- Of a job's log the newest lines stay.
+DELETE FROM logs WHERE id = ?1 AND position <= (
+    SELECT position FROM logs WHERE id = ?1 ORDER BY position DESC LIMIT 1 OFFSET ?2)
+
+-- name: logs
+-- One job's log after a position.
+SELECT position, attempt, at, level, message FROM logs
+WHERE id = ? AND position > ? ORDER BY position LIMIT ?
+
+-- name: erase_logs
+-- What retention no longer keeps of a log.
+DELETE FROM logs
+WHERE id = ?1 AND EXISTS (SELECT 1 FROM jobs WHERE id = ?1 AND retention <> {{retention.live}})
+
 -- name: erase_bodies
 -- Erase what retention no longer keeps; digests stay.
 UPDATE events SET body = NULL

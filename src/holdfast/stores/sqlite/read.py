@@ -16,6 +16,7 @@ from holdfast.ports import (
     Count,
     EventQuery,
     LedgerEntry,
+    LogLine,
     Mark,
     Page,
     Query,
@@ -27,6 +28,7 @@ from holdfast.ports import (
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
 from holdfast.stores.cursors import read_position, write_position
 from holdfast.stores.entries import dictionary_problems, entries, named
+from holdfast.stores.logs import read_log
 from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
 from holdfast.stores.workers import read_worker
 
@@ -201,6 +203,11 @@ def queue_events(session: Session, queue: str | None) -> list[QueueEvent]:
 def workers(session: Session, seen_since: int, limit: int) -> list[WorkerStatus]:
     """List workers, the most recently seen first."""
     return [read_worker(row) for row in session.rows("workers", (seen_since, limit))]
+
+
+def logs(session: Session, id: JobId, after: int, limit: int) -> list[LogLine]:
+    """Read one job's log after a position."""
+    return [read_log(id, row) for row in session.rows("logs", (id.bytes, after, limit))]
 
 
 def ledger_end(session: Session) -> bytes:

@@ -27,6 +27,8 @@ from holdfast.ports import (
     EventQuery,
     KeyRow,
     LedgerEntry,
+    LogEntry,
+    LogLine,
     Mark,
     Outcome,
     Page,
@@ -37,6 +39,7 @@ from holdfast.ports import (
     Tail,
     WorkerStatus,
 )
+from holdfast.stores.logs import log_row
 from holdfast.stores.sqlite import keep, read
 from holdfast.stores.sqlite.claim import Claims
 from holdfast.stores.sqlite.commit import commit
@@ -292,6 +295,16 @@ class SqliteStore:
     ) -> list[WorkerStatus]:
         """List workers, the most recently seen first."""
         return await self._read(lambda session: read.workers(session, seen_since or 0, limit))
+
+    async def keep_logs(self, entries: Sequence[LogEntry]) -> None:
+        """Keep what handlers said."""
+        rows = [log_row(entry) for entry in entries]
+        if rows:
+            await self._write(lambda turn: keep.logs(turn, rows))
+
+    async def logs(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
+        """Read one job's log after a position."""
+        return await self._read(lambda session: read.logs(session, id, after, limit))
 
     async def wake_up(self, queues: Sequence[str], *, limit_seconds: float) -> bool:
         """Wait until work may have come since the last claim from these queues, or the limit."""

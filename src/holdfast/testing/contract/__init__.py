@@ -33,6 +33,7 @@ from holdfast.testing.contract.folding import Folding
 from holdfast.testing.contract.keeping import Keeping
 from holdfast.testing.contract.keys import Keys
 from holdfast.testing.contract.living import Living
+from holdfast.testing.contract.logs import KeepingLogs
 from holdfast.testing.contract.operations import Operations
 from holdfast.testing.contract.reading import Reading
 from holdfast.testing.contract.submitting import Submitting
@@ -57,6 +58,7 @@ class StoreContract(
     Summing,
     Keeping,
     Announcing,
+    KeepingLogs,
     Families,
     BadValues,
 ):

@@ -358,6 +358,18 @@ CREATE TABLE workers (
 );
 CREATE INDEX workers_seen ON workers (seen_at);
 
+-- What handlers said by ctx.log, the newest lines of each job; no part of the ledger, and no worker
+-- or sweep reads it. `at` is the clock of the worker.
+CREATE TABLE logs (
+    position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id uuid NOT NULL,
+    attempt integer NOT NULL,
+    at bigint NOT NULL,
+    level integer NOT NULL,
+    message text NOT NULL
+);
+CREATE INDEX logs_id ON logs (id, position);
+
 -- Summaries: one delta per commit and (queue, state), folded by a sweep; never a shared row.
 CREATE TABLE counts (
     tenant text NOT NULL,

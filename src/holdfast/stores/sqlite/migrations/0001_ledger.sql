@@ -308,6 +308,18 @@ CREATE TABLE workers (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX workers_seen ON workers (seen_at);
 
+-- What handlers said by ctx.log, the newest lines of each job; no part of the ledger, and no worker
+-- or sweep reads it. `at` is the clock of the worker.
+CREATE TABLE logs (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    id BLOB NOT NULL,
+    attempt INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    level INTEGER NOT NULL,
+    message TEXT NOT NULL
+) STRICT;
+CREATE INDEX logs_id ON logs (id, position);
+
 -- Summaries. differs from postgres: nobody else can be writing, so a row per state is kept as it
 -- stands, and there are no deltas to fold.
 CREATE TABLE counts (

@@ -1,0 +1,31 @@
+"""The route of jobs' logs: what handlers said by `ctx.log`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from holdfast.http.asking import Ask, asking
+from holdfast.http.bodies import answer
+from holdfast.http.documents import documented
+from holdfast.http.scopes import Scope
+from holdfast.messages import Log
+from holdfast.ports import LOG_LINES
+from holdfast.views import LogView
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+
+@router.get("/{job}/logs", **documented(_200=Log))
+async def get_logs(
+    ask: Annotated[Ask, asking(Scope.READ)],
+    job: str,
+    after: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    limit: Annotated[int, Query(ge=1, le=LOG_LINES)] = LOG_LINES,
+) -> Response:
+    """Read what a job's handler said by `ctx.log`; the newest thousand lines are kept."""
+    id_ = (await ask.jobs.get(job)).id
+    lines = await ask.jobs.logs(id_, after=after, limit=limit)
+    return answer(Log(internal_id=id_, lines=[LogView.of(line) for line in lines]))

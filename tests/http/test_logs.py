@@ -1,0 +1,69 @@
+"""A job's log over HTTP: its lines in order, read on by position, and nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from holdfast.client.operations import RemoteOperations
+from holdfast.client.requests import Requests, make_http
+from holdfast.errors import NoSuchJob
+from holdfast.lifecycle.job import JobId
+from holdfast.ports import LogEntry
+from holdfast.testing.acts import submit_one
+
+
+async def logged(server: FastAPI, *messages: str, tenant: str = "mine") -> JobId:
+    """Make a job whose handler said something."""
+    store = server.state.house.session.store
+    job = await submit_one(store, tenant=tenant)
+    await store.keep_logs(
+        [
+            LogEntry(id=job.id, attempt=2, at=1_700_000_000_000_001, level=20, message=message)
+            for message in messages
+        ]
+    )
+    return job.id
+
+
+async def test_a_log_is_read_line_by_line(server: FastAPI, http: httpx.AsyncClient) -> None:
+    job = await logged(server, "one", "two", "three\x1b[2J")
+    first = (await http.get(f"/v1/jobs/{job}/logs", params={"limit": 2})).json()["lines"]
+    position = first[-1].pop("position")
+
+    assert first[-1] == {
+        "attempt": 2,
+        "at": "2023-11-14T22:13:20.000001Z",
+        "level": 20,
+        "message": "two",
+    }
+    rest = (await http.get(f"/v1/jobs/{job}/logs", params={"after": position})).json()["lines"]
+    assert [line["message"] for line in rest] == ["three\x1b[2J"]
+
+
+async def test_another_tenants_log_is_not_there(
+    server: FastAPI, call: Callable[[str | None], httpx.AsyncClient]
+) -> None:
+    job = await logged(server, "secret", tenant="theirs")
+
+    assert (await call("viewer@mine").get(f"/v1/jobs/{job}/logs")).status_code == 404
+    assert (await call("viewer@theirs").get(f"/v1/jobs/{job}/logs")).status_code == 200
+    assert (await call("worker@theirs").get(f"/v1/jobs/{job}/logs")).status_code == 403
+
+
+async def test_a_client_reads_the_same_lines_as_who_has_the_store(server: FastAPI) -> None:
+    job = await logged(server, "one", "two")
+    there = make_http("http://test", "viewer@mine", None, httpx.ASGITransport(server))
+    async with there:
+        remote = RemoteOperations(Requests(there, patience_seconds=5.0))
+        lines = await remote.logs(str(job))
+        rest = await remote.logs(str(job), after=lines[0].position, limit=1)
+        with pytest.raises(NoSuchJob):
+            await remote.logs("nobody")
+
+    local = await server.state.house.session.store.logs(job)
+    assert lines == local
+    assert rest == local[1:]

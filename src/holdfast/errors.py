@@ -137,6 +137,18 @@ class NoSuchJob(HoldfastError):
     code = "no_such_job"
 
 
+class NoSuchToken(HoldfastError):
+    """No token of that id that the caller has a say over."""
+
+    code = "no_such_token"
+
+
+class NoTokens(HoldfastError):
+    """Serving beyond this machine takes tokens, and the store has none."""
+
+    code = "no_tokens"
+
+
 class Unauthorized(HoldfastError):
     """A request without a token that counts: none, unknown, expired or revoked."""
 
@@ -200,6 +212,12 @@ class RateLimited(HoldfastError):
         """Say when to come again."""
         super().__init__(message)
         self.retry_in = retry_in
+
+
+class Overloaded(HoldfastError):
+    """The server has as many requests under way as it takes. Nothing was done; come again."""
+
+    code = "overloaded"
 
 
 class StoreError(HoldfastError):

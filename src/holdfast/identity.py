@@ -55,6 +55,11 @@ def mint_secret(length: int = 32) -> bytes:
     return os.urandom(length)
 
 
+def mint_token_id() -> str:
+    """Name a token: in the order of time, and told to anybody who may list it."""
+    return f"{time.time_ns() // 1000:014x}{os.urandom(3).hex()}"
+
+
 def mint_worker() -> str:
     """Name a worker, anew at every start of a process: a name never comes back after a restart."""
     return f"{socket.gethostname()[:100]}:{os.getpid()}:{os.urandom(5).hex()}"

@@ -252,6 +252,39 @@ class LogLine(LogEntry, frozen=True, kw_only=True):
     position: int
 
 
+class NewToken(Struct, frozen=True, kw_only=True):
+    """A token to be kept: what it is for, and the SHA-256 of its secret."""
+
+    id: str
+    """Later tokens have higher ids."""
+    name: str
+    digest: bytes
+    role: str
+    tenant: str | None = None
+    """None: for all of them."""
+    queues: tuple[str, ...] | None = None
+    """None: for all of them."""
+    created_by: str
+    lifetime: int | None = None
+    """Microseconds until it expires; None: never."""
+
+
+class Token(Struct, frozen=True, kw_only=True):
+    """A token as it is kept, its times by the store's clock."""
+
+    id: str
+    name: str
+    digest: bytes
+    role: str
+    tenant: str | None
+    queues: tuple[str, ...] | None
+    created_at: int
+    created_by: str
+    expires_at: int | None
+    revoked_at: int | None
+    revoked_by: str | None
+
+
 class KeyRow(Struct, frozen=True, kw_only=True):
     """A key as it is stored."""
 
@@ -432,6 +465,20 @@ class Store(Protocol):
 
     async def logs(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
         """Read one job's log after a position, oldest line first."""
+
+    async def add_token(self, token: NewToken) -> Token:
+        """Keep a token. One whose id is there already changes nothing, and that one is returned."""
+
+    async def look_up_tokens(self, ids: Sequence[str]) -> list[Token | None]:
+        """Read tokens by id, revoked and expired ones too."""
+
+    async def tokens(
+        self, *, tenant: str | None = None, before: str | None = None, limit: int = 100
+    ) -> list[Token]:
+        """List tokens, newest first, after an id: of one tenant, or of all and of none."""
+
+    async def revoke_token(self, id: str, *, actor: str) -> Token | None:
+        """End a token for ever; the first who did stays its revoker. None if there is none."""
 
     async def wake_up(self, queues: Sequence[str], *, limit_seconds: float) -> bool:
         """Wait until work may have come, or the limit. A hint: polling alone is also correct."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import pytest
 from fastapi import FastAPI
+from starlette.datastructures import Headers
 
 from holdfast import Holdfast
 from holdfast.errors import Unauthorized
@@ -28,8 +29,9 @@ async def resize(image: str, width: int = 100) -> str:
 class Names:
     """Whoever says `role@tenant` is let in as that; for tests of everything behind the door."""
 
-    async def caller(self, authorization: str | None) -> Caller:
+    async def caller(self, headers: Headers) -> Caller:
         """Read the name."""
+        authorization = headers.get("authorization")
         if authorization is None:
             return Caller(name="root", token="root", role=TokenRole.ADMIN, tenant=None)
         role, _, tenant = authorization.removeprefix("Bearer ").partition("@")

@@ -21,6 +21,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/jobs": {"task": "t"},
     "/v1/jobs/batch": {"jobs": [{"task": "t"}]},
     "/v1/jobs/{job}/signal": {"name": "go"},
+    "/v1/tokens": {"name": "n", "role": "viewer"},
     "/v1/jobs/{job}/resolve": {"step": "s", "happened": True},
     "/v1/worker/claim": {"session": "nobodys.1", "request_id": "r"},
     "/v1/worker/report": {"session": "nobodys.1", "reports": []},
@@ -54,9 +55,11 @@ def test_every_route_declares_its_scope() -> None:
     assert {scope for _, _, scope in routes()} >= {Scope.SUBMIT, Scope.READ, Scope.CONTROL}
 
 
-async def ask(http: httpx.AsyncClient, method: str, path: str, job: str) -> httpx.Response:
+async def ask(
+    http: httpx.AsyncClient, method: str, path: str, job: str, token: str = "0"
+) -> httpx.Response:
     """Say a route's simplest request."""
-    url = path.replace("{job}", job).replace("{queue}", "q")
+    url = path.replace("{job}", job).replace("{queue}", "q").replace("{token}", token)
     body = BODIES.get(path, {}) if method == "POST" else None
     return await http.request(method, url, json=body)
 
@@ -68,8 +71,10 @@ async def test_a_route_takes_a_role_that_covers_it_and_no_other(
 ) -> None:
     made = await call(None).post("/v1/jobs", json={"task": "t", "tenant": "mine"})
     job = made.json()["job_id"]
-    everywhere = await ask(call(role.value), method, path, job)
-    at_home = await ask(call(f"{role}@mine"), method, path, job)
+    wanted = {"name": "n", "role": "viewer", "tenant": "mine"}
+    token = (await call(None).post("/v1/tokens", json=wanted)).json()["about"]["id"]
+    everywhere = await ask(call(role.value), method, path, job, token)
+    at_home = await ask(call(f"{role}@mine"), method, path, job, token)
     covered = scope in SCOPES[role]
     assert (everywhere.status_code != 403) is covered
     assert (at_home.status_code != 403) is (covered and scope not in OF_ALL_TENANTS)

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import httpx
 import pytest
+from starlette.datastructures import Headers
 
 from holdfast import Holdfast
 from holdfast.client.operations import RemoteOperations
@@ -37,9 +38,9 @@ async def resize(image: str, width: int = 100) -> str:
 class Trusting:
     """Whoever says `name@tenant` is let in as that."""
 
-    async def caller(self, authorization: str | None) -> Caller:
+    async def caller(self, headers: Headers) -> Caller:
         """Read the name."""
-        name, _, tenant = (authorization or "").removeprefix("Bearer ").partition("@")
+        name, _, tenant = headers.get("authorization", "").removeprefix("Bearer ").partition("@")
         return Caller(name=name, token=name, role=TokenRole.ADMIN, tenant=tenant or None)
 
 

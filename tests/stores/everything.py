@@ -7,7 +7,7 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.states import EventType, KeyKind, Letter, Link, State
 from holdfast.ports import Capacity, EventQuery, LogEntry, Query, Store
 from holdfast.testing.acts import all_jobs, chain, claim, claimed_job, running_job, submit_one
-from holdfast.testing.factories import CONTROL, announcement, fresh, new_job, owner_of
+from holdfast.testing.factories import CONTROL, announcement, fresh, new_job, new_token, owner_of
 from tests.stores.ledgers import problems_of
 from tests.stores.samples import populate, rich
 
@@ -99,6 +99,9 @@ async def _keep(store: Store) -> None:
     await store.retire("worker-1")
     await store.workers()
     await _log(store)
+    token = await store.add_token(new_token())
+    await store.revoke_token(token.id, actor="ann")
+    await store.tokens(tenant="default")
     await store.fold_counts()
     await store.aged(ended_before=(await store.clock()).now, look_at=5)
     await store.erase_bodies([job.id for job in await all_jobs(store)])

@@ -7,15 +7,15 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct
 
 from holdfast.app import Holdfast
 from holdfast.cli.worker import end_with, on_signals, work
-from holdfast.errors import CannotServe
-from holdfast.http.gateway import Gateway, is_loopback
+from holdfast.http.doors import check_door, make_doorkeeper
+from holdfast.http.gateway import Gateway
 from holdfast.http.opening import Beside
-from holdfast.http.scopes import Caller, TokenRole
 from holdfast.http.server import make_server
 from holdfast.identity import jitter
 from holdfast.ports import Store
@@ -42,11 +42,11 @@ class Door(Struct, frozen=True, kw_only=True):
         beside: Sequence[Beside] = (),
     ) -> Gateway:
         """Make the gateway of a store, on a socket that is its own already."""
-        if not is_loopback(self.host):
-            raise CannotServe(f"{self.host} can be reached from elsewhere: that takes tokens")
+        store = make_store(address)
         server = make_server(
-            make_store(address),
-            Open(),
+            store,
+            make_doorkeeper(store, self.host),
+            check=partial(check_door, host=self.host),
             tasks=None if app is None else app.tasks,
             meters=meters,
             beside=beside,
@@ -58,15 +58,6 @@ class Door(Struct, frozen=True, kw_only=True):
             grace_seconds=self.grace_seconds,
             access_log=self.access_log,
         )
-
-
-class Open:
-    """Lets everybody in who can reach it."""
-
-    async def caller(self, authorization: str | None) -> Caller:
-        """Take whoever comes for the one who started the server."""
-        del authorization
-        return Caller(name="local", token="local", role=TokenRole.ADMIN, tenant=None)
 
 
 async def serve(gateway: Gateway) -> None:

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from fastapi import Depends
 from msgspec import Struct
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from holdfast.errors import BadData, StoreUnavailable, Unauthorized
@@ -30,8 +31,8 @@ T = TypeVar("T")
 class Doorkeeper(Protocol):
     """Who tells whom a request comes from."""
 
-    async def caller(self, authorization: str | None) -> Caller:
-        """Tell who sent this; Unauthorized if nobody who counts."""
+    async def caller(self, headers: Headers) -> Caller:
+        """Tell who sent these; Unauthorized if nobody who counts."""
 
 
 class House(Struct, frozen=True, kw_only=True):
@@ -99,7 +100,7 @@ class Ask(Struct, frozen=True, kw_only=True):
 
     async def still(self) -> None:
         """Refuse whoever has lost what they were let in by: a token may be revoked meanwhile."""
-        caller = await self.house.doorkeeper.caller(self.request.headers.get("authorization"))
+        caller = await self.house.doorkeeper.caller(self.request.headers)
         if (caller.role, caller.tenant) != (self.caller.role, self.caller.tenant):
             raise Unauthorized("the token stands for something else by now")
 
@@ -126,7 +127,7 @@ def asking(scope: Scope) -> Any:
     async def let_in(request: Request) -> Ask:
         house: House = request.app.state.house
         house.check_open()
-        caller = await house.doorkeeper.caller(request.headers.get("authorization"))
+        caller = await house.doorkeeper.caller(request.headers)
         caller.demand(scope)
         return Ask(request=request, caller=caller, house=house)
 

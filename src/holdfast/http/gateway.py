@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -109,12 +108,3 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
     made.set_inheritable(False)
     return made
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether nobody but this machine can reach an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        found = {info[4][0] for info in socket.getaddrinfo(host, None)}
-        return all(ipaddress.ip_address(one).is_loopback for one in found)

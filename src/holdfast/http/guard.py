@@ -13,12 +13,21 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.errors import HoldfastError, ServerFailed, TooLarge, TooSlow, UnsupportedMedia
+from holdfast.errors import (
+    HoldfastError,
+    Overloaded,
+    ServerFailed,
+    TooLarge,
+    TooSlow,
+    UnsupportedMedia,
+)
 from holdfast.http.problems import problem_response
 from holdfast.identity import mint_request
 
 log = logging.getLogger(__name__)
 REQUEST_ID = "x-request-id"
+SPARED = ("/healthz", "/readyz", "/metrics")
+"""What is answered however busy the server is."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -27,6 +36,12 @@ class Limits(Struct, frozen=True, kw_only=True):
     body_bytes: int = 8 * 1024 * 1024
     body_seconds: float = 20.0
     """How long a body may take to arrive."""
+    requests: int = 2000
+    """How many requests may be under way at once, long polls and streams among them."""
+    requests_per_second: float = 500.0
+    """How often one token may ask; 0 sets no limit."""
+    burst: int = 1000
+    """How many requests of one token may come at once."""
 
 
 class Guard:
@@ -36,6 +51,7 @@ class Guard:
         """Stand before `app`."""
         self._app = app
         self._limits = limits
+        self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let one request through."""
@@ -54,7 +70,9 @@ class Guard:
                 MutableHeaders(scope=message)[REQUEST_ID] = request_id
             await send(message)
 
+        self._under_way += 1
         try:
+            self._check_room(scope["path"])
             body = await self._read(headers, receive)
             await self._app(scope, _once(body, receive), told)
         except Exception as error:
@@ -62,6 +80,13 @@ class Guard:
             if begun:
                 raise
             await problem_response(_ours(error, request_id), request_id)(scope, receive, told)
+        finally:
+            self._under_way -= 1
+
+    def _check_room(self, path: str) -> None:
+        """Refuse what would be too many at once; a server that is busy is alive all the same."""
+        if self._under_way > self._limits.requests and path not in SPARED:
+            raise Overloaded(f"{self._limits.requests:,} requests are under way already")
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes:
         """Read the whole body: no route begins before its request is there and within bounds."""

@@ -15,7 +15,7 @@ from holdfast.services.session import Session
 log = logging.getLogger(__name__)
 
 Beside: TypeAlias = Callable[[Store], Coroutine[Any, Any, None]]
-"""A loop that runs beside the requests, on the same open store."""
+"""What is run beside the requests, on the same open store."""
 
 PATIENCE_SECONDS = 2.0
 """How long a server waits for its database before it begins to answer without it."""
@@ -24,14 +24,17 @@ LONGEST_PAUSE_SECONDS = 5.0
 
 
 @asynccontextmanager
-async def opened(session: Session, beside: Sequence[Beside]) -> AsyncIterator[None]:
+async def opened(
+    session: Session, beside: Sequence[Beside], check: Beside | None = None
+) -> AsyncIterator[None]:
     """Hold the session open, with its loops beside it, while the block runs.
 
     A database that does not answer is waited for, for a moment here and then in the background:
-    the server lives, says that it is not ready, and needs no restart.
+    the server lives, says that it is not ready, and needs no restart. What `check` refuses, once
+    the database has answered, ends a server that is about to begin.
     """
     loops: list[asyncio.Task[None]] = []
-    opening = asyncio.create_task(_open(session, beside, loops))
+    opening = asyncio.create_task(_open(session, beside, check, loops))
     try:
         await asyncio.wait([opening], timeout=PATIENCE_SECONDS)
         if opening.done():
@@ -45,12 +48,17 @@ async def opened(session: Session, beside: Sequence[Beside]) -> AsyncIterator[No
 
 
 async def _open(
-    session: Session, beside: Sequence[Beside], loops: list[asyncio.Task[None]]
+    session: Session,
+    beside: Sequence[Beside],
+    check: Beside | None,
+    loops: list[asyncio.Task[None]],
 ) -> None:
     pause, waited = FIRST_PAUSE_SECONDS, False
     while True:
         try:
             await session.open()
+            if check is not None:
+                await check(session.store)
             break
         except StoreUnavailable as error:
             log.warning("the store does not answer yet, will try again: %s", error)

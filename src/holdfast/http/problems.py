@@ -39,6 +39,10 @@ VERDICTS: tuple[tuple[type[e.HoldfastError], Verdict], ...] = (
         e.NoSuchJob,
         Verdict(404, "No such job", "check the id, and that the token is of the job's tenant"),
     ),
+    (
+        e.NoSuchToken,
+        Verdict(404, "No such token", "list the tokens that this one has a say over"),
+    ),
     (e.TooSlow, Verdict(408, "Too slow", "send the whole body at once; nothing was written")),
     (e.TooLarge, Verdict(413, "Too large", "send less in one request")),
     (e.UnsupportedMedia, Verdict(415, "Unsupported form", "send JSON, not compressed")),
@@ -64,6 +68,7 @@ VERDICTS: tuple[tuple[type[e.HoldfastError], Verdict], ...] = (
     (e.Refused, Verdict(409, "Refused", "read the job: its state does not allow it")),
     (e.ResultErased, Verdict(410, "Erased", "its result was removed by retention")),
     (e.RateLimited, Verdict(429, "Too many requests", "come again after Retry-After")),
+    (e.Overloaded, Verdict(503, "Too busy", "come again after Retry-After")),
     (
         e.StoreFull,
         Verdict(507, "No room left", "make room on the database's disk, then send it again"),

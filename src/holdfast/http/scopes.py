@@ -7,6 +7,9 @@ from enum import StrEnum
 from msgspec import Struct
 
 from holdfast.errors import Forbidden
+from holdfast.tokens import TokenRole
+
+__all__ = ["OF_ALL_TENANTS", "SCOPES", "Caller", "Scope", "TokenRole"]
 
 
 class Scope(StrEnum):
@@ -24,28 +27,18 @@ class Scope(StrEnum):
     """See the server's numbers: of every tenant at once."""
     WORK = "work"
     """Claim jobs and report on them."""
+    WORKERS = "workers"
+    """See who serves which queues: for every tenant at once."""
     TOKENS = "tokens"
     """Make and revoke tokens."""
 
 
-class TokenRole(StrEnum):
-    """What a token is for."""
-
-    SUBMITTER = "submitter"
-    WORKER = "worker"
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-    ADMIN = "admin"
-
-
 SCOPES: dict[TokenRole, frozenset[Scope]] = {
     # A submitter may see, signal and cancel what it submitted: its tenant's jobs.
-    TokenRole.SUBMITTER: frozenset({Scope.SUBMIT, Scope.READ, Scope.CONTROL}),
+    TokenRole.SUBMITTER: frozenset({Scope.SUBMIT, Scope.READ, Scope.CONTROL, Scope.WORKERS}),
     TokenRole.WORKER: frozenset({Scope.WORK}),
-    TokenRole.VIEWER: frozenset({Scope.READ, Scope.METRICS}),
-    TokenRole.OPERATOR: frozenset(
-        {Scope.SUBMIT, Scope.READ, Scope.CONTROL, Scope.QUEUES, Scope.METRICS}
-    ),
+    TokenRole.VIEWER: frozenset({Scope.READ, Scope.WORKERS, Scope.METRICS}),
+    TokenRole.OPERATOR: frozenset(Scope) - {Scope.WORK, Scope.TOKENS},
     TokenRole.ADMIN: frozenset(Scope),
 }
 
@@ -53,6 +46,7 @@ SCOPES: dict[TokenRole, frozenset[Scope]] = {
 OF_ALL_TENANTS = {
     Scope.QUEUES: "a queue is paused for all tenants",
     Scope.METRICS: "metrics tell of all tenants",
+    Scope.WORKERS: "workers serve all tenants",
 }
 """What takes a token that is bound to no tenant, and why."""
 
@@ -74,7 +68,7 @@ class Caller(Struct, frozen=True, kw_only=True):
         """Refuse what its role does not cover."""
         if scope not in SCOPES[self.role]:
             raise Forbidden(
-                f"this takes the scope {scope!r}, which role {self.role!r} does not have; "
+                f"this takes the scope {scope.value!r}, and role {self.role.value!r} has it not; "
                 f"ask for a token of role {' or '.join(_roles_with(scope))}"
             )
         if self.tenant is not None and scope in OF_ALL_TENANTS:

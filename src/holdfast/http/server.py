@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import HoldfastError, NoSuchMethod, NoSuchRoute
-from holdfast.http import events, health, jobs, letters, logs, queues, stats, worker
+from holdfast.http import events, health, jobs, letters, logs, queues, stats, tokens, worker
 from holdfast.http.asking import Doorkeeper, House
 from holdfast.http.bodies import unfit
 from holdfast.http.documents import openapi
@@ -38,6 +38,7 @@ ROUTERS = (
     queues.router,
     worker.router,
     stats.router,
+    tokens.router,
     health.router,
 )
 
@@ -49,11 +50,12 @@ def make_server(
     tasks: Mapping[str, Task[Any, Any]] | None = None,
     limits: Limits | None = None,
     meters: Meters | None = None,
+    check: Beside | None = None,
     beside: Sequence[Beside] = (),
 ) -> FastAPI:
     """Make the application for a store that is not open yet; it opens and closes with it.
 
-    `beside` are loops that run on that store for as long as it is open.
+    `check` may refuse to begin once that is open; `beside` are loops that run on it from then on.
     """
     meters = meters or Meters()
     session = Session(store)
@@ -69,7 +71,8 @@ def make_server(
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        async with opened(house.session, [partial(watch_depths, house.depths), *beside]):
+        loops: list[Beside] = [partial(watch_depths, house.depths), *beside]
+        async with opened(house.session, loops, check):
             yield
 
     app = FastAPI(title="Holdfast", lifespan=life, docs_url=None, redoc_url=None)

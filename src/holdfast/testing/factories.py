@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import secrets
 import time
+from hashlib import sha256
 from itertools import count
 from typing import Any
 from uuid import UUID
 
+from holdfast.identity import mint_token_id
 from holdfast.lifecycle.job import Actor, Draft, JobId, NewJob
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Role
 from holdfast.lifecycle.submit import Submission, submit
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import Announcement
+from holdfast.ports import Announcement, NewToken
 
 GATEWAY = Actor(Role.GATEWAY, "api")
 SCHEDULER = Actor(Role.SCHEDULER, "one")
@@ -84,6 +86,18 @@ def announcement(**wishes: Any) -> Announcement:
         "concurrency": 8,
     }
     return Announcement(**given | wishes)
+
+
+def new_token(**wishes: Any) -> NewToken:
+    """Ask for a token that never expires and is for everything; what is not said is plain."""
+    given: dict[str, Any] = {
+        "id": mint_token_id(),
+        "name": "deploy",
+        "digest": sha256(b"secret").digest(),
+        "role": "admin",
+        "created_by": "control:ann",
+    }
+    return NewToken(**given | wishes)
 
 
 def owner_of(job: Draft) -> Actor:

@@ -12,6 +12,7 @@ from tests.stores.defects import (
     logs,
     reading,
     revisions,
+    tokens,
     upkeep,
     workers,
 )
@@ -25,5 +26,6 @@ DEFECTS = (
     *upkeep.DEFECTS,
     *workers.DEFECTS,
     *logs.DEFECTS,
+    *tokens.DEFECTS,
     *families.DEFECTS,
 )

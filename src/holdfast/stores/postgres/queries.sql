@@ -631,6 +631,31 @@ WHERE id = $1 AND position > $2 ORDER BY position LIMIT $3
 DELETE FROM logs AS l USING jobs AS j
 WHERE j.id = ANY ($1::uuid[]) AND j.retention <> {{retention.live}} AND l.id = j.id
 
+-- name: add_token
+-- A token begins, by the store's clock. One that is there already stays as it is.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS now)
+INSERT INTO tokens (id, name, digest, role, tenant, queues, created_at, created_by, expires_at)
+SELECT $1::text, $2::text, $3::bytea, $4::text, $5::text, $6::text, now, $7::text, now + $8::bigint
+FROM clock
+ON CONFLICT (id) DO NOTHING
+
+-- name: revoke_token
+-- A token ends; the first who says so is remembered.
+UPDATE tokens SET revoked_at = holdfast_now(), revoked_by = $2
+WHERE id = $1 AND revoked_at IS NULL
+
+-- name: look_up_tokens
+-- Tokens by id.
+SELECT id, name, digest, role, tenant, queues, created_at, created_by, expires_at, revoked_at,
+    revoked_by
+FROM tokens WHERE id = ANY ($1::text[])
+
+-- name: tokens
+-- A page of tokens, newest first: ids are in the order of time.
+SELECT id, name, digest, role, tenant, queues, created_at, created_by, expires_at, revoked_at,
+    revoked_by
+FROM tokens WHERE id < $1 AND ($2::text IS NULL OR tenant = $2) ORDER BY id DESC LIMIT $3
+
 -- name: erase_bodies
 -- Erase what retention no longer keeps; digests stay.
 UPDATE events AS e SET body = NULL

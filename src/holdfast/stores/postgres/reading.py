@@ -22,6 +22,7 @@ from holdfast.ports import (
     QueueEvent,
     QueueStatus,
     Tail,
+    Token,
     WorkerStatus,
 )
 from holdfast.stores.cursors import LOWEST, read_cursor, write_cursor
@@ -29,6 +30,7 @@ from holdfast.stores.entries import dictionary_problems, entries, named
 from holdfast.stores.logs import read_log
 from holdfast.stores.postgres.base import BY_BLOCKS, PLANNED_EACH_TIME, Base
 from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.tokens import NEWEST, check_id, read_token
 from holdfast.stores.workers import read_worker
 
 EVER = 2**62
@@ -188,6 +190,19 @@ class Reading(Base):
     async def logs(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
         """Read one job's log after a position."""
         return [read_log(id, row) for row in await self._fetch("logs", id, after, limit)]
+
+    async def look_up_tokens(self, ids: Sequence[str]) -> list[Token | None]:
+        """Read tokens by id."""
+        rows = await self._fetch("look_up_tokens", [check_id(id) for id in ids])
+        found = {row[0]: read_token(row) for row in rows}
+        return [found.get(id) for id in ids]
+
+    async def tokens(
+        self, *, tenant: str | None = None, before: str | None = None, limit: int = 100
+    ) -> list[Token]:
+        """List tokens, newest first."""
+        below = NEWEST if before is None else check_id(before)
+        return [read_token(row) for row in await self._fetch("tokens", below, tenant, limit)]
 
     async def size(self) -> int:
         """Estimate how many jobs there are."""

@@ -20,7 +20,9 @@ from holdfast.ports import (
     KeyRow,
     LogEntry,
     Mark,
+    NewToken,
     QueueStatus,
+    Token,
 )
 from holdfast.stores.due import oldest_first
 from holdfast.stores.logs import log_row
@@ -29,6 +31,7 @@ from holdfast.stores.postgres.connections import Connection, Connections
 from holdfast.stores.postgres.migrate import check_schema
 from holdfast.stores.postgres.rebuilding import rebuild_rows
 from holdfast.stores.postgres.wake import WakeUp
+from holdfast.stores.tokens import check_actor, check_id, token_row
 from holdfast.stores.workers import FORGET_BATCH, worker_row
 
 FOLD_BATCH, FOLD_ROUNDS = 10_000, 100
@@ -233,6 +236,20 @@ class PostgresStore(Committing):
         if rows:
             await self._fetch("keep_logs", *map(list, zip(*rows, strict=True)))
             await self._fetch("trim_logs", list({row[0] for row in rows}), LOG_LINES)
+
+    # -- tokens
+
+    async def add_token(self, token: NewToken) -> Token:
+        """Keep a token."""
+        await self._fetch("add_token", *token_row(token))
+        [kept] = await self.look_up_tokens([token.id])
+        assert kept is not None
+        return kept
+
+    async def revoke_token(self, id: str, *, actor: str) -> Token | None:
+        """End a token for ever."""
+        await self._fetch("revoke_token", check_id(id), check_actor(actor))
+        return (await self.look_up_tokens([id]))[0]
 
     # -- rebuild
 

@@ -11,7 +11,7 @@ from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.seal import switched
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import LOG_LINES, WORKER_MEMORY, Due, KeyRow, Mark, QueueStatus
+from holdfast.ports import LOG_LINES, WORKER_MEMORY, Due, KeyRow, Mark, QueueStatus, Token
 from holdfast.stores.columns import JOB_COLUMNS
 from holdfast.stores.due import oldest_first
 from holdfast.stores.logs import Row
@@ -19,6 +19,7 @@ from holdfast.stores.sqlite.read import queue_status, split_ids
 from holdfast.stores.sqlite.rows import job_row
 from holdfast.stores.sqlite.session import SQL, Session, fragment
 from holdfast.stores.sqlite.turn import Turn
+from holdfast.stores.tokens import read_token
 from holdfast.stores.workers import FORGET_BATCH
 
 CLAIM_MEMORY = 600 * SECOND
@@ -133,6 +134,19 @@ def logs(turn: Turn, rows: Sequence[Row]) -> None:
     """Keep lines of jobs' logs, and of each of these the newest."""
     turn.write("keep_logs", [(id_.bytes, *rest) for id_, *rest in rows])
     turn.write("trim_logs", [(id_.bytes, LOG_LINES) for id_ in {row[0] for row in rows}])
+
+
+def add_token(turn: Turn, row: tuple[Any, ...]) -> Token:
+    """Keep a token, or find that it is there."""
+    turn.write("add_token", [(*row, turn.now)])
+    return read_token(turn.rows("look_up_tokens", row[:1])[0])
+
+
+def revoke_token(turn: Turn, id: str, actor: str) -> Token | None:
+    """End a token, and read it."""
+    turn.write("revoke_token", [(id, actor, turn.now)])
+    row = turn.row("look_up_tokens", (id,))
+    return None if row is None else read_token(row)
 
 
 def unmark(turn: Turn, marks: Sequence[Mark]) -> None:

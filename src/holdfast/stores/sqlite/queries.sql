@@ -452,6 +452,28 @@ WHERE id = ? AND position > ? ORDER BY position LIMIT ?
 DELETE FROM logs
 WHERE id = ?1 AND EXISTS (SELECT 1 FROM jobs WHERE id = ?1 AND retention <> {{retention.live}})
 
+-- name: add_token
+-- A token begins, by the store's clock. One that is there already stays as it is.
+INSERT INTO tokens (id, name, digest, role, tenant, queues, created_by, created_at, expires_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?9, ?9 + ?8)
+ON CONFLICT (id) DO NOTHING
+
+-- name: revoke_token
+-- A token ends; the first who says so is remembered.
+UPDATE tokens SET revoked_at = ?3, revoked_by = ?2 WHERE id = ?1 AND revoked_at IS NULL
+
+-- name: look_up_tokens
+-- A token by id.
+SELECT id, name, digest, role, tenant, queues, created_at, created_by, expires_at, revoked_at,
+    revoked_by
+FROM tokens WHERE id = ?
+
+-- name: tokens
+-- A page of tokens, newest first: ids are in the order of time.
+SELECT id, name, digest, role, tenant, queues, created_at, created_by, expires_at, revoked_at,
+    revoked_by
+FROM tokens WHERE id < ?1 AND (?2 IS NULL OR tenant = ?2) ORDER BY id DESC LIMIT ?3
+
 -- name: erase_bodies
 -- Erase what retention no longer keeps; digests stay.
 UPDATE events SET body = NULL

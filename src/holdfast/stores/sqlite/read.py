@@ -23,6 +23,7 @@ from holdfast.ports import (
     QueueEvent,
     QueueStatus,
     Tail,
+    Token,
     WorkerStatus,
 )
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
@@ -30,6 +31,7 @@ from holdfast.stores.cursors import read_position, write_position
 from holdfast.stores.entries import dictionary_problems, entries, named
 from holdfast.stores.logs import read_log
 from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
+from holdfast.stores.tokens import read_token
 from holdfast.stores.workers import read_worker
 
 EVER = 2**62
@@ -208,6 +210,17 @@ def workers(session: Session, seen_since: int, limit: int) -> list[WorkerStatus]
 def logs(session: Session, id: JobId, after: int, limit: int) -> list[LogLine]:
     """Read one job's log after a position."""
     return [read_log(id, row) for row in session.rows("logs", (id.bytes, after, limit))]
+
+
+def look_up_tokens(session: Session, ids: Sequence[str]) -> list[Token | None]:
+    """Read tokens by id."""
+    rows = [session.row("look_up_tokens", (id,)) for id in ids]
+    return [None if row is None else read_token(row) for row in rows]
+
+
+def tokens(session: Session, tenant: str | None, before: str, limit: int) -> list[Token]:
+    """List tokens, newest first."""
+    return [read_token(row) for row in session.rows("tokens", (before, tenant, limit))]
 
 
 def ledger_end(session: Session) -> bytes:

@@ -30,6 +30,7 @@ from holdfast.ports import (
     LogEntry,
     LogLine,
     Mark,
+    NewToken,
     Outcome,
     Page,
     Query,
@@ -37,6 +38,7 @@ from holdfast.ports import (
     QueueStatus,
     SubmitOutcome,
     Tail,
+    Token,
     WorkerStatus,
 )
 from holdfast.stores.logs import log_row
@@ -50,6 +52,7 @@ from holdfast.stores.sqlite.migrate import prepare
 from holdfast.stores.sqlite.session import Session
 from holdfast.stores.sqlite.submit import submit
 from holdfast.stores.sqlite.turn import Turn
+from holdfast.stores.tokens import NEWEST, check_actor, check_id, token_row
 from holdfast.stores.workers import worker_row
 
 T = TypeVar("T")
@@ -305,6 +308,29 @@ class SqliteStore:
     async def logs(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
         """Read one job's log after a position."""
         return await self._read(lambda session: read.logs(session, id, after, limit))
+
+    async def add_token(self, token: NewToken) -> Token:
+        """Keep a token."""
+        row = token_row(token)
+        return await self._write(lambda turn: keep.add_token(turn, row))
+
+    async def look_up_tokens(self, ids: Sequence[str]) -> list[Token | None]:
+        """Read tokens by id."""
+        checked = [check_id(id) for id in ids]
+        return await self._read(lambda session: read.look_up_tokens(session, checked))
+
+    async def tokens(
+        self, *, tenant: str | None = None, before: str | None = None, limit: int = 100
+    ) -> list[Token]:
+        """List tokens, newest first."""
+        below = NEWEST if before is None else check_id(before)
+        return await self._read(lambda session: read.tokens(session, tenant, below, limit))
+
+    async def revoke_token(self, id: str, *, actor: str) -> Token | None:
+        """End a token for ever."""
+        check_id(id)
+        check_actor(actor)
+        return await self._write(lambda turn: keep.revoke_token(turn, id, actor))
 
     async def wake_up(self, queues: Sequence[str], *, limit_seconds: float) -> bool:
         """Wait until work may have come since the last claim from these queues, or the limit."""

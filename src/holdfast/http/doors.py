@@ -1,0 +1,243 @@
+"""The doorkeepers: who a request comes from, by its token; or by being on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from hmac import compare_digest
+from ipaddress import ip_address
+from math import inf
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from starlette.datastructures import Headers
+
+from holdfast.errors import Forbidden, NoTokens, Unauthorized
+from holdfast.http.asking import Doorkeeper
+from holdfast.http.guard import Limits
+from holdfast.http.rates import Rates
+from holdfast.http.scopes import Caller, TokenRole
+from holdfast.lifecycle.times import SECOND
+from holdfast.ports import Store, Token
+from holdfast.tokens import split_token
+
+FRESH_SECONDS = 2.0
+"""How long the store is not asked again about a token: a revocation bites that late at most."""
+KNOWN_LIMIT = 10_000
+"""How many tokens a server remembers at once."""
+_NOBODYS = bytes(32)
+_HOW = "`holdfast token create NAME --role admin` makes one"
+
+Monotonic = Callable[[], float]
+
+
+def make_doorkeeper(store: Store, host: str, limits: Limits | None = None) -> Doorkeeper:
+    """Choose who stands at the door of a server that listens on `host`."""
+    tokens = Tokens(store, limits)
+    return Open(store, tokens) if is_loopback(host) else tokens
+
+
+async def check_door(store: Store, host: str) -> None:
+    """Refuse to listen beyond this machine while the store, which is open, has no token."""
+    if not is_loopback(host) and not await store.tokens(limit=1):
+        raise NoTokens(
+            f"a server on {host!r} can be reached from elsewhere, and there is no token to tell "
+            f"who may do what: {_HOW}; or listen on 127.0.0.1"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether nobody but this machine can reach what listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        # A name may come to stand for any address.
+        return False
+
+
+class Tokens:
+    """Lets in whoever shows a token that the store knows, and not oftener than its rate allows."""
+
+    def __init__(
+        self,
+        store: Store,
+        limits: Limits | None = None,
+        *,
+        fresh_seconds: float = FRESH_SECONDS,
+        monotonic: Monotonic = time.monotonic,
+    ) -> None:
+        """Ask `store`, which is open by the time of the first request."""
+        self._lookups = _Lookups(store, monotonic)
+        self._known: dict[str, _Known] = {}
+        self._rates = Rates(limits or Limits(), monotonic)
+        self._fresh_seconds = fresh_seconds
+        self._monotonic = monotonic
+
+    async def caller(self, headers: Headers) -> Caller:
+        """Tell whose token this is; Unauthorized if nobody's, RateLimited if it is too busy."""
+        id_, digest = _shown(headers)
+        known = await self._look_up(id_)
+        # What is not there is compared too: an id that is known takes no longer than another.
+        same = compare_digest(digest, _NOBODYS if known is None else known.digest)
+        if known is None or not same:
+            raise Unauthorized("no such token")
+        if known.refused is not None:
+            raise Unauthorized(known.refused)
+        if known.ends <= self._monotonic():
+            raise Unauthorized("this token has expired")
+        self._rates.take(id_)
+        return known.caller
+
+    async def _look_up(self, id_: str) -> _Known | None:
+        known = self._known.get(id_)
+        if known is not None and self._monotonic() - known.asked < self._fresh_seconds:
+            return known
+        found = await self._lookups.look_up(id_)
+        if found is None:
+            # Not remembered: whoever makes ids up would fill the memory, and a new token is good
+            # at once.
+            self._known.pop(id_, None)
+        else:
+            if len(self._known) >= KNOWN_LIMIT:
+                self._known.clear()
+            self._known[id_] = found
+        return found
+
+
+class Open:
+    """Lets in whoever is on this machine, as an admin, until the store has its first token."""
+
+    def __init__(
+        self, store: Store, tokens: Tokens, *, fresh_seconds: float = FRESH_SECONDS
+    ) -> None:
+        """Leave it to `tokens` once there are any."""
+        self._store = store
+        self._tokens = tokens
+        self._fresh_seconds = fresh_seconds
+        self._asked = -inf
+        self._closed = False
+
+    async def caller(self, headers: Headers) -> Caller:
+        """Tell who this is: whoever shows no token is this machine's."""
+        if "authorization" in headers or await self._has_tokens():
+            return await self._tokens.caller(headers)
+        _check_local(headers)
+        return Caller(name="local", token="local", role=TokenRole.ADMIN, tenant=None)
+
+    async def _has_tokens(self) -> bool:
+        """Whether a token was ever made; one that was revoked does not open the door again."""
+        now = time.monotonic()
+        if not self._closed and now - self._asked >= self._fresh_seconds:
+            self._closed = bool(await self._store.tokens(limit=1))
+            self._asked = now
+        return self._closed
+
+
+class _Known(Struct, frozen=True, kw_only=True):
+    """What the store said of a token."""
+
+    digest: bytes
+    caller: Caller
+    refused: str | None
+    """Why it does not count, if it never will again."""
+    asked: float
+    ends: float
+
+
+class _Lookups:
+    """Asks the store for tokens, one question at a time; whoever comes meanwhile joins the next.
+
+    So nobody who makes ids up costs the store more than that.
+    """
+
+    def __init__(self, store: Store, monotonic: Monotonic) -> None:
+        self._store = store
+        self._monotonic = monotonic
+        self._waiting: dict[str, asyncio.Future[_Known | None]] = {}
+        self._asking: asyncio.Task[None] | None = None
+
+    async def look_up(self, id_: str) -> _Known | None:
+        """Read a token as it is now."""
+        found = self._waiting.get(id_)
+        if found is None:
+            found = self._waiting[id_] = asyncio.get_running_loop().create_future()
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask_on())
+        # Whoever is cancelled leaves it to the others.
+        return await asyncio.shield(found)
+
+    async def _ask_on(self) -> None:
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, {}
+                await self._ask(waiting)
+        finally:
+            self._asking = None
+
+    async def _ask(self, waiting: dict[str, asyncio.Future[_Known | None]]) -> None:
+        try:
+            found = await self._read(list(waiting))
+        except Exception as error:  # noqa: BLE001  a loop's edge: those who asked are told
+            for future in waiting.values():
+                future.set_exception(error)
+                future.exception()  # told, even if nobody waits any more
+        else:
+            for future, known in zip(waiting.values(), found, strict=True):
+                future.set_result(known)
+
+    async def _read(self, ids: list[str]) -> list[_Known | None]:
+        # From before the clock is read: a slow reply must not stretch a token's life.
+        asked = self._monotonic()
+        now = (await self._store.clock()).now
+        found = await self._store.look_up_tokens(ids)
+        return [None if token is None else _known(token, asked, now) for token in found]
+
+
+def _known(token: Token, asked: float, now: int) -> _Known:
+    refused = None if token.revoked_at is None else "this token was revoked"
+    if token.role not in list(TokenRole):
+        refused = refused or f"this version knows no role {token.role!r}"
+    return _Known(
+        digest=token.digest,
+        caller=Caller(
+            token=token.id,
+            name=f"{token.name}/{token.id}",
+            role=TokenRole.VIEWER if refused else TokenRole(token.role),
+            tenant=token.tenant,
+            queues=None if token.queues is None else frozenset(token.queues),
+        ),
+        refused=refused,
+        asked=asked,
+        ends=inf if token.expires_at is None else asked + (token.expires_at - now) / SECOND,
+    )
+
+
+def _shown(headers: Headers) -> tuple[str, bytes]:
+    """Read the id and the secret's digest that a request shows."""
+    said = headers.get("authorization")
+    if said is None:
+        raise Unauthorized("this takes a token")
+    scheme, _, text = said.partition(" ")
+    shown = split_token(text.strip()) if scheme.lower() == "bearer" else None
+    if shown is None:
+        raise Unauthorized("no such token")
+    return shown
+
+
+def _check_local(headers: Headers) -> None:
+    """Refuse what a browser was talked into: a page from elsewhere, or a name that was rebound.
+
+    Such a request comes from this machine too, and nobody on it meant to send it.
+    """
+    host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    origin = headers.get("origin")
+    if not is_loopback(host) or (
+        origin is not None and not is_loopback(urlsplit(origin).hostname or "")
+    ):
+        raise Forbidden(
+            "without tokens this server answers programs on its own machine, by its own name; "
+            f"for others, {_HOW}"
+        )

@@ -73,6 +73,28 @@ async def test_a_submit_elsewhere_wakes_who_waits(store: Store, other: Store) ->
     assert await woken(task)
 
 
+async def test_a_queue_whose_name_needs_quoting_is_told(store: Store, other: Store) -> None:
+    queue = "it's \\ a 'queue'; --"
+    task = asyncio.create_task(store.wake_up([queue], limit_seconds=LONG))
+    await asyncio.sleep(0)
+    await submit_one(other, queue=queue)
+    assert await woken(task)
+
+
+async def test_who_was_found_to_listen_is_told_for_long_and_nobody_else_looked_for(
+    store: Store, other: PostgresStore
+) -> None:
+    task = await waiting(store)
+    await submit_one(other)
+    assert await woken(task)
+    asked = other._wake._asked_at
+    await asyncio.sleep(2 * wake.ASK_SECONDS)
+    task = await waiting(store)
+    await submit_one(other)
+    assert await woken(task)
+    assert other._wake._asked_at == asked
+
+
 async def test_silence_on_a_sound_line_is_no_hint(store: Store) -> None:
     assert not await store.wake_up(["default"], limit_seconds=0.5)
 

@@ -12,7 +12,10 @@ import asyncpg
 
 CHANNEL = "holdfast"
 LISTENER = "holdfast listener"
-ASK_SECONDS = 1.0
+ASK_SECONDS = 0.2
+"""How long nobody is told anything, after nobody was found to listen."""
+TRUST_SECONDS = 10.0
+"""How long whoever was found to listen is told, before somebody is looked for again."""
 PING_SECONDS = 10.0
 """How often a silent LISTEN connection is asked whether it still lives."""
 ANSWER_SECONDS = 5.0
@@ -100,9 +103,7 @@ class WakeUp:
                 if self._sender is None or self._sender.is_closed():
                     self._sender = await self._connect({"synchronous_commit": "off"})
                 if await self._somebody_listens():
-                    await self._sender.execute(
-                        "SELECT pg_notify($1, q) FROM unnest($2::text[]) AS q", CHANNEL, list(names)
-                    )
+                    await self._sender.execute(_notices(names))
             except _LOST:
                 # A lost hint costs one polling interval.
                 self._drop_sender()
@@ -114,11 +115,11 @@ class WakeUp:
             self._sender = None
 
     async def _somebody_listens(self) -> bool:
-        """Ask once a second: a hint that nobody hears would double the cost of a single submit.
+        """Ask now and then: a hint that nobody hears would double the cost of a single submit.
 
-        Whoever begins to listen polls for twice that long, and so misses nothing.
+        Whoever begins to listen polls for twice as long as nobody is told, and so misses nothing.
         """
-        if _now() - self._asked_at > ASK_SECONDS:
+        if _now() - self._asked_at > (TRUST_SECONDS if self._heard else ASK_SECONDS):
             self._asked_at = _now()
             self._heard = await self._sender.fetchval(
                 "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = $1 "
@@ -130,7 +131,7 @@ class WakeUp:
     async def _connect(self, settings: dict[str, str]) -> Any:
         return await asyncpg.connect(
             self._url,
-            server_settings=settings,
+            server_settings={"standard_conforming_strings": "on", **settings},
             statement_cache_size=0,
             timeout=ANSWER_SECONDS,
             command_timeout=ANSWER_SECONDS,
@@ -158,6 +159,12 @@ class WakeUp:
         finally:
             self._live = False
             connection.terminate()
+
+
+def _notices(queues: Iterable[str]) -> str:
+    """Name all queues in one message to the server: what takes parameters would take two."""
+    quoted = (name.replace("'", "''") for name in queues)
+    return "; ".join(f"NOTIFY {CHANNEL}, '{name}'" for name in quoted)
 
 
 def _now() -> float:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Collection, Iterable
 
-LOOK_SECONDS = 0.005
-"""How often the writer looks for commits of other processes while somebody waits."""
+LOOK_SECONDS = (0.0005, 0.005)
+"""How often the writer looks for commits of other processes while somebody waits, at the most and
+at the least."""
+LOOKS = 20
+"""How often it looks in a silence as long as the one so far: more work soon follows on work."""
 
 
 class News:
@@ -20,6 +24,7 @@ class News:
         self._queues: dict[str, int] = {}
         self._foreign = 0
         self._version: int | None = None
+        self._came_at = 0.0
         self._waiting: dict[asyncio.Future[bool], frozenset[str]] = {}
         self._lock = threading.Lock()
 
@@ -30,14 +35,17 @@ class News:
 
     def interval(self) -> float | None:
         """Tell how long to rest before looking again; None when nobody waits."""
-        return LOOK_SECONDS if self._waiting else None
+        if not self._waiting:
+            return None
+        most, least = LOOK_SECONDS
+        return min(max((time.monotonic() - self._came_at) / LOOKS, most), least)
 
     def came(self, queues: Collection[str]) -> None:
         """Tell that a commit of this process may have brought work to queues."""
         if not queues:
             return
         with self._lock:
-            self.number += 1
+            self._next()
             self._queues.update(dict.fromkeys(queues, self.number))
             self._tell(
                 future for future, wanted in self._waiting.items() if not wanted.isdisjoint(queues)
@@ -48,9 +56,13 @@ class News:
         with self._lock:
             known, self._version = self._version, version
             if known is not None and known != version:
-                self.number += 1
+                self._next()
                 self._foreign = self.number
                 self._tell(self._waiting)
+
+    def _next(self) -> None:
+        self.number += 1
+        self._came_at = time.monotonic()
 
     def since(self, queues: Iterable[str], number: int) -> bool:
         """Whether work may have come to these queues after that number."""

@@ -10,6 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from bench.peers import DIRECTORY as PEERS_DIRECTORY
+from bench.peers import Pace
 from bench.protocol import Program, ProgramError, Unsupported
 
 DIRECTORY = PEERS_DIRECTORY.parent
@@ -30,7 +31,7 @@ class Contestant(Struct, frozen=True, kw_only=True):
     """Handed to `drain`; for Holdfast it is the scenario that says."""
     first: bool = True
     """Whether it is the first of its family, which fills and latencies are measured with."""
-    slow: bool = False
+    pace: Pace = Pace.FAST
     ours: bool = False
     """Whether `holdfast verify` must pass after it."""
     settings: str = ""
@@ -83,7 +84,7 @@ class Peer(Protocol):
         """Name and settings of each mode, the best for draining first."""
 
     @property
-    def slow(self) -> bool:
+    def pace(self) -> Pace:
         """Whether it gets fewer jobs."""
 
     def install(self, directory: Path) -> None:
@@ -121,7 +122,7 @@ def in_modes(peer: Peer, argv: tuple[str, ...]) -> list[Contestant]:
             argv=argv,
             mode=mode,
             first=number == 0,
-            slow=peer.slow or (several and mode == "default"),
+            pace=Pace.SLOW if several and mode == "default" else peer.pace,
             settings=settings,
         )
         for number, (mode, settings) in enumerate(peer.modes)

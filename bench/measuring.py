@@ -51,6 +51,8 @@ class Cell(Struct, frozen=True, kw_only=True):
     rate: float = 0.0
     history: int = 0
     """Jobs that are to be finished before the measured ones."""
+    once: bool = False
+    """Whether it takes so long that the first round has to do."""
 
     @property
     def program(self) -> Program:
@@ -69,7 +71,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 def submit(cell: Cell, place: Place) -> list[Finding]:
     """Measure a bulk submit alone."""
-    cell.program.ask("setup", url=place.url)
+    _set_up(cell, place)
     values = fill(cell, place)
     verify(cell, place, cell.jobs)
     return [Finding(values=values)]
@@ -77,7 +79,7 @@ def submit(cell: Cell, place: Place) -> list[Finding]:
 
 def single(cell: Cell, place: Place) -> list[Finding]:
     """Measure submits that each wait for their answer."""
-    cell.program.ask("setup", url=place.url)
+    _set_up(cell, place)
     callers = None if cell.callers == 1 else cell.callers
     values = _by_the_clock(
         cell,
@@ -90,13 +92,17 @@ def single(cell: Cell, place: Place) -> list[Finding]:
 
 def drain(cell: Cell, place: Place) -> list[Finding]:
     """Fill, then drain; the fill is a bulk submit and counts as one."""
-    cell.program.ask("setup", url=place.url)
+    _set_up(cell, place)
     empty = place.usage()
     filled = fill(cell, place)
     values = dict(_drain_what_is_there(cell, place))
     values["disk_bytes"] = (place.usage().disk_bytes - empty.disk_bytes) / cell.jobs
     prove_drained(cell, place, cell.jobs)
     return [*_filled(cell, filled), Finding(values=values)]
+
+
+def _set_up(cell: Cell, place: Place) -> None:
+    place.set_up(cell.contestant.name, lambda: cell.program.ask("setup", url=place.url))
 
 
 def _filled(cell: Cell, values: Values) -> list[Finding]:
@@ -112,13 +118,14 @@ def _filled(cell: Cell, values: Values) -> list[Finding]:
 
 def growth(cell: Cell, place: Place) -> list[Finding]:
     """Drain, then make history of so many more jobs, and drain a smaller backlog on top of it."""
-    cell.program.ask("setup", url=place.url)
+    _set_up(cell, place)
     fill(cell, place)
     first = Finding(values=_drain_what_is_there(cell, place))
     if not cell.history:
         prove_drained(cell, place, cell.jobs)
         return [first]
-    _fill_and_drain(cell, place, cell.history - cell.jobs)
+    if cell.history > cell.jobs:
+        _fill_and_drain(cell, place, cell.history - cell.jobs)
     backlog = msgspec.structs.replace(cell, jobs=cell.history // 10)
     fill(backlog, place)
     values = _drain_what_is_there(backlog, place)
@@ -226,7 +233,7 @@ def reckon(cell: Cell, reply: Reply, before: Usage, after: Usage) -> dict[str, f
 
 def latency(cell: Cell, place: Place) -> list[Finding]:
     """Measure from the begin of a submit to the begin of its handler."""
-    cell.program.ask("setup", url=place.url)
+    _set_up(cell, place)
     place.rest()
     asked = cell.samples + WARM_UPS
     reply = cell.program.ask(
@@ -249,7 +256,7 @@ def latency(cell: Cell, place: Place) -> list[Finding]:
 
 def signals(cell: Cell, place: Place) -> list[Finding]:
     """Measure from the first signal until all jobs that waited have ended."""
-    cell.program.ask("setup", url=place.url)
+    _set_up(cell, place)
     values = _by_the_clock(
         cell,
         place,

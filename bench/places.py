@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, Self
@@ -31,6 +31,9 @@ class Place(Protocol):
 
     url: str
 
+    def set_up(self, kind: str, make: Callable[[], object]) -> None:
+        """Have the tables of one kind made, or copied where they were made before."""
+
     def rest(self) -> None:
         """Bring the engine to rest before the clock starts."""
 
@@ -55,10 +58,22 @@ class Engine(Protocol):
 class PostgresPlace:
     """One database of the private server."""
 
-    def __init__(self, cluster: PostgresCluster, url: str) -> None:
-        """Measure there."""
+    def __init__(self, cluster: PostgresCluster, url: str, templates: set[str]) -> None:
+        """Measure there; `templates` are the databases to copy, which it adds to."""
         self.url = url
         self._cluster = cluster
+        self._templates = templates
+
+    def set_up(self, kind: str, make: Callable[[], object]) -> None:
+        """Make the tables once for all places: a peer may take many seconds for it."""
+        name, template = database_of(self.url), f"set up for {kind}"
+        if template in self._templates:
+            self._cluster.drop_database(self.url)
+            self._cluster.create_database(name, template)
+            return
+        make()
+        self._cluster.create_database(template, name)
+        self._templates.add(template)
 
     def rest(self) -> None:
         """Write out what lies in memory, so that no checkpoint falls into the measurement."""
@@ -113,6 +128,7 @@ class PostgresEngine:
     def __init__(self) -> None:
         """Take the settings; entering starts it."""
         self._cluster = PostgresCluster(SETTINGS)
+        self._templates: set[str] = set()
 
     def __enter__(self) -> Self:
         self._cluster.__enter__()
@@ -126,7 +142,7 @@ class PostgresEngine:
         """Make a database and remove it afterwards."""
         url = self._cluster.create_database()
         try:
-            yield PostgresPlace(self._cluster, url)
+            yield PostgresPlace(self._cluster, url, self._templates)
         finally:
             self._cluster.drop_database(url)
 
@@ -144,6 +160,10 @@ class SqlitePlace:
         """Measure there."""
         self._directory = directory
         self.url = str(directory / "jobs.db")
+
+    def set_up(self, kind: str, make: Callable[[], object]) -> None:
+        """Have them made: that is quick."""
+        make()
 
     def rest(self) -> None:
         """Write out what lies in memory."""

@@ -11,6 +11,7 @@ from bench import measuring
 from bench.contestants import HOLDFAST, HOLDFAST_SQLITE, STORE, STORE_SQLITE, Contestant
 from bench.figures import Measured
 from bench.measuring import Cell
+from bench.peers import Pace
 
 CALLERS = 100
 KILOBYTE = 1024
@@ -21,36 +22,44 @@ class Scale(Struct, frozen=True, kw_only=True):
 
     jobs: int = 100_000
     """Of a drain; the larger one has twice as many."""
+    middling_jobs: int = 20_000
     slow_jobs: int = 2_000
-    """What slow peers get instead."""
-    singles: int = 2_000
-    samples: int = 200
-    payloads: tuple[tuple[int, int], ...] = ((KILOBYTE, 20_000), (100 * KILOBYTE, 1_000))
+    """What slower peers get instead."""
+    singles: int = 1_000
+    samples: int = 100
+    payloads: tuple[tuple[int, int], ...] = ((KILOBYTE, 10_000), (100 * KILOBYTE, 500))
     """Bytes, and how many jobs of that size."""
-    sleepers: int = 20_000
-    steps: int = 2_000
-    signals: int = 2_000
+    sleepers: int = 10_000
+    steps: int = 1_000
+    signals: int = 1_000
     growth: tuple[int, ...] = (10_000, 100_000, 1_000_000)
     history: int = 1_250_000
     """Finished jobs before the last drain of the growth: four events each."""
     larger: bool = True
     """Whether drains of twice the jobs and by two processes are measured, too."""
+    analysed: bool = True
+    """Whether drains are measured after ANALYZE, too."""
+    half_load: bool = True
+    """Whether latencies are measured at half load, too."""
     peers_everywhere: bool = True
     """Whether peers take part in singles and payloads, too."""
 
 
 QUICK = Scale(
     jobs=3_000,
+    middling_jobs=1_000,
     slow_jobs=100,
     singles=200,
     samples=10,
-    payloads=((KILOBYTE, 1_000), (100 * KILOBYTE, 50)),
+    payloads=((100 * KILOBYTE, 50),),
     sleepers=2_000,
     steps=100,
     signals=100,
-    growth=(1_000, 4_000),
-    history=4_000,
+    growth=(3_000,),
+    history=6_000,
     larger=False,
+    analysed=False,
+    half_load=False,
     peers_everywhere=False,
 )
 
@@ -73,7 +82,8 @@ class Field(Struct, frozen=True, kw_only=True):
 
     def jobs(self, one: Contestant, usual: int) -> int:
         """Tell how many jobs it gets."""
-        return min(usual, self.scale.slow_jobs) if one.slow else usual
+        most = {Pace.SLOW: self.scale.slow_jobs, Pace.MIDDLING: self.scale.middling_jobs}
+        return min(usual, most.get(one.pace, usual))
 
 
 def submits(field: Field) -> Iterator[Cell]:
@@ -85,31 +95,65 @@ def submits(field: Field) -> Iterator[Cell]:
 
 
 def drains(field: Field) -> Iterator[Cell]:
-    """List drains: analysed and right after the burst, of so many jobs and of twice as many."""
-    sizes = (field.scale.jobs, 2 * field.scale.jobs) if field.scale.larger else (field.scale.jobs,)
-    for processes in (1, 2) if field.scale.larger else (1,):
-        for size in sizes:
-            for analysed in (True, False):
-                for one in field.contestants:
-                    # Of few jobs there is nothing to analyse: in small, the slow are asked once.
-                    spared = one.slow and (size > sizes[0] or (analysed and not field.scale.larger))
-                    if spared or _alone(one, processes, analysed):
-                        continue
-                    yield _cell(
-                        "drain",
-                        drain_variant(size, one.engine, analysed=analysed, processes=processes),
-                        one,
-                        field.jobs(one, size),
-                        measuring.drain,
-                        analysed=analysed,
-                        processes=processes,
-                    )
+    """List drains: analysed and right after the burst, of twice as many jobs, by two processes."""
+    for condition in _conditions(field.scale):
+        for one in field.contestants:
+            if _spared(one, condition):
+                continue
+            yield _cell(
+                "drain",
+                drain_variant(
+                    condition.jobs,
+                    one.engine,
+                    analysed=condition.analysed,
+                    processes=condition.processes,
+                ),
+                one,
+                field.jobs(one, condition.jobs),
+                measuring.drain,
+                analysed=condition.analysed,
+                processes=condition.processes,
+            )
 
 
-def _alone(one: Contestant, processes: int, analysed: bool) -> bool:
-    """Whether this makes no difference to it: SQLite is not analysed, the store is one process."""
+class Condition(Struct, frozen=True, kw_only=True):
+    """Under which a drain is measured."""
+
+    jobs: int
+    analysed: bool = False
+    processes: int = 1
+    twice: bool = False
+    """Whether these are twice the usual jobs."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the one that everybody is measured under."""
+        return not (self.analysed or self.twice or self.processes > 1)
+
+
+def _conditions(scale: Scale) -> Iterator[Condition]:
+    if scale.analysed:
+        yield Condition(jobs=scale.jobs, analysed=True)
+    yield Condition(jobs=scale.jobs)
+    if scale.larger:
+        yield Condition(jobs=2 * scale.jobs, analysed=True, twice=True)
+        yield Condition(jobs=2 * scale.jobs, twice=True)
+        yield Condition(jobs=scale.jobs, processes=2)
+
+
+def _spared(one: Contestant, condition: Condition) -> bool:
+    """Whether a contestant is not measured under a condition, which would show nothing new.
+
+    SQLite is not analysed, and how it grows is a scenario of its own; the store is one process; of
+    the few jobs that the slow get there are not twice as many, nor anything to analyse.
+    """
     is_store = one.name in (STORE, STORE_SQLITE)
-    return (one.engine == "sqlite" and analysed) or (is_store and processes > 1)
+    return (
+        (one.engine == "sqlite" and (condition.analysed or condition.twice))
+        or (is_store and (condition.twice or condition.processes > 1))
+        or (one.pace is Pace.MIDDLING and condition.twice)
+        or (one.pace is Pace.SLOW and not condition.plain)
+    )
 
 
 def drain_variant(jobs: int, engine: str, *, analysed: bool, processes: int) -> str:
@@ -133,7 +177,7 @@ def latencies(field: Field) -> Iterator[Cell]:
     samples = field.scale.samples
     for one in _with_workers(field):
         yield _cell("latency", "idle", one, 1, measuring.latency, samples=samples)
-    for one in field.named(HOLDFAST, HOLDFAST_SQLITE):
+    for one in field.named(HOLDFAST, HOLDFAST_SQLITE) if field.scale.half_load else ():
         rate = half_load(field.measured, one.name)
         if rate:
             yield _cell(
@@ -161,7 +205,7 @@ def payloads(field: Field) -> Iterator[Cell]:
     """List drains of larger jobs."""
     for size, jobs in field.scale.payloads:
         for one in field.everywhere():
-            if not one.slow:
+            if one.pace is Pace.FAST:
                 name = f"{size // KILOBYTE:,} KB, {_engine(one)}"
                 yield _cell("payload", name, one, jobs, measuring.drain, analysed=True, bytes=size)
 
@@ -194,7 +238,15 @@ def growth(field: Field) -> Iterator[Cell]:
     for size in sizes:
         for one in field.named(HOLDFAST, HOLDFAST_SQLITE):
             history = field.scale.history if size == sizes[-1] else 0
-            yield _cell("growth", f"{size:,} jobs", one, size, measuring.growth, history=history)
+            yield _cell(
+                "growth",
+                f"{size:,} jobs",
+                one,
+                size,
+                measuring.growth,
+                history=history,
+                once=bool(history),
+            )
 
 
 def _with_workers(field: Field) -> Iterator[Contestant]:

@@ -6,6 +6,7 @@ under `out/bench/peers` and knows nothing of Holdfast. One verb a run; one line 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -17,6 +18,14 @@ DIRECTORY = Path(__file__).resolve().parents[2] / "out" / "bench" / "peers"
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 EngineName = Literal["postgresql", "sqlite"]
+
+
+class Pace(Enum):
+    """How many jobs a second a contender does, about: tens of thousands, thousands or hundreds."""
+
+    FAST = auto()
+    MIDDLING = auto()
+    SLOW = auto()
 
 
 class Environment(Protocol):
@@ -39,8 +48,8 @@ class Peer:
     """Name and settings of each mode, the best for draining first; `--mode` takes the name."""
     environment: Environment
     program: str
-    slow: bool = False
-    """So slow that it gets fewer jobs."""
+    pace: Pace = Pace.FAST
+    """The slower get fewer jobs."""
 
     def install(self, directory: Path) -> None:
         """Bring its packages into `directory`; raises InstallError with the remedy."""
@@ -92,6 +101,7 @@ PEERS: tuple[Peer, ...] = (
         modes=(("batched", "500 workers, claims of 500"),),
         environment=_python("awa-pg", {"awa-pg": "0.6.9"}),
         program="awa_peer.py",
+        pace=Pace.MIDDLING,
     ),
     Peer(
         name="absurd-sdk",
@@ -102,7 +112,7 @@ PEERS: tuple[Peer, ...] = (
             {"absurd-sdk": "0.5.1", "absurdctl": "0.5.1", "psycopg[binary]": "3.3.8"},
         ),
         program="absurd_peer.py",
-        slow=True,
+        pace=Pace.SLOW,
     ),
     Peer(
         name="procrastinate",
@@ -112,7 +122,7 @@ PEERS: tuple[Peer, ...] = (
             "procrastinate", {"procrastinate": "3.10.0", "psycopg[binary]": "3.3.8"}
         ),
         program="procrastinate_peer.py",
-        slow=True,
+        pace=Pace.SLOW,
     ),
     Peer(
         name="dbos",
@@ -120,7 +130,7 @@ PEERS: tuple[Peer, ...] = (
         modes=(("threads", "eight threads, claims of 500"),),
         environment=_python("dbos", {"dbos": "3.3.0", "psycopg[binary]": "3.3.8"}),
         program="dbos_peer.py",
-        slow=True,
+        pace=Pace.SLOW,
     ),
     Peer(
         name="huey",
@@ -128,6 +138,7 @@ PEERS: tuple[Peer, ...] = (
         modes=(("one", "one worker"),),
         environment=_python("huey", {"huey": "3.5.4"}),
         program="huey_peer.py",
+        pace=Pace.MIDDLING,
     ),
 )
 """All versions are pinned here, and nowhere else."""

@@ -166,7 +166,7 @@ def test_a_job_too_few_fails_the_bench(tmp_path: Path) -> None:
 def test_the_server_is_asked_what_it_used(
     postgres_cluster: PostgresCluster, postgres_url: str
 ) -> None:
-    place = PostgresPlace(postgres_cluster, postgres_url)
+    place = PostgresPlace(postgres_cluster, postgres_url, set())
     place.rest()
     before = place.usage()
     work = "CREATE TABLE t AS SELECT n, md5(n::text) FROM generate_series(1, 200000) n"
@@ -180,3 +180,22 @@ def test_the_server_is_asked_what_it_used(
     assert after.wal_bytes - before.wal_bytes > 5_000_000
     assert after.disk_bytes - before.disk_bytes > 5_000_000
     assert server_cpu_seconds(postgres_cluster.data_directory) >= after.cpu_seconds
+
+
+def test_tables_are_made_once_and_copied_for_each_place(postgres_cluster: PostgresCluster) -> None:
+    made: list[str] = []
+    templates: set[str] = set()
+    for number in (1, 2):
+        url = postgres_cluster.create_database(f"place_{number}")
+
+        def make(url: str = url) -> None:
+            made.append(url)
+            postgres_cluster.sql("CREATE TABLE of_mine (n int)", database_of(url))
+
+        place = PostgresPlace(postgres_cluster, url, templates)
+        place.set_up("mine", make)
+        count = "SELECT count(*) FROM of_mine"
+        assert postgres_cluster.sql(count, database_of(url)).strip() == "0"
+        postgres_cluster.sql("INSERT INTO of_mine VALUES (1)", database_of(url))
+    assert len(made) == 1
+    postgres_cluster.drop_database(postgres_cluster.url(*templates))

@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
 
 from bench import contestants, measuring
-from bench.contestants import HOLDFAST, Contestant
+from bench.contestants import HOLDFAST, STORE, Contestant
 from bench.figures import Measured, Measurement
 from bench.measuring import Cell, NotProven
+from bench.peers import Pace
 from bench.places import Place, Usage
 from bench.protocol import ProgramError
 from bench.running import Results, Run
@@ -47,6 +49,9 @@ class FakePlace:
 
     def __init__(self, path: Path) -> None:
         self.url = str(path)
+
+    def set_up(self, kind: str, make: Callable[[], object]) -> None:
+        make()
 
     def rest(self) -> None:
         self._say("CHECKPOINT")
@@ -113,7 +118,7 @@ def test_contestants_take_turns_at_being_first() -> None:
 def test_a_condition_is_measured_for_all_before_the_next() -> None:
     variants = [cell.variant for cell in in_turn(_cells("a", "b"), 1)]
     assert variants[:4] == ["10 analysed", "10 analysed", "10 burst", "10 burst"]
-    assert "20 burst, 2 processes" in variants
+    assert "10 burst, 2 processes" in variants
 
 
 def test_every_cell_of_a_scenario_comes_once_a_round(tmp_path: Path) -> None:
@@ -216,15 +221,54 @@ def test_several_processes_are_timed_by_their_own_clocks() -> None:
     assert found == {"jobs": 10, "seconds": 5.0, "cpu": 3.0, "rss": 9}
 
 
-def test_slow_peers_get_fewer_jobs_and_only_the_smaller_drain() -> None:
+def _drains_of(name: str = "one", **changes: Any) -> list[tuple[int, str]]:
     field = Field(
-        contestants=[_contestant("slow", slow=True)],
-        scale=Scale(jobs=100, slow_jobs=7),
+        contestants=[_contestant(name, **changes)],
+        scale=Scale(jobs=100, middling_jobs=30, slow_jobs=7),
         measured=Measured(),
     )
-    cells = list(drains(field))
-    assert {cell.jobs for cell in cells} == {7}
-    assert {cell.variant for cell in cells if cell.processes == 1} == {"100 analysed", "100 burst"}
+    return [(cell.jobs, cell.variant) for cell in drains(field)]
+
+
+def test_everybody_fast_is_drained_under_every_condition() -> None:
+    assert _drains_of() == [
+        (100, "100 analysed"),
+        (100, "100 burst"),
+        (200, "200 analysed"),
+        (200, "200 burst"),
+        (100, "100 burst, 2 processes"),
+    ]
+
+
+def test_slower_peers_get_fewer_jobs_and_not_the_larger_drain() -> None:
+    assert _drains_of(pace=Pace.SLOW) == [(7, "100 burst")]
+    assert _drains_of(pace=Pace.MIDDLING) == [
+        (30, "100 analysed"),
+        (30, "100 burst"),
+        (30, "100 burst, 2 processes"),
+    ]
+
+
+def test_sqlite_is_not_analysed_and_the_store_is_one_process() -> None:
+    name = "100 SQLite"
+    assert _drains_of(engine="sqlite") == [(100, name), (100, f"{name}, 2 processes")]
+    found = _drains_of(STORE)
+    assert [variant for _, variant in found] == ["100 analysed", "100 burst"]
+
+
+def test_what_takes_long_is_measured_in_the_first_round_alone(tmp_path: Path) -> None:
+    cells = [
+        msgspec.structs.replace(_drain_cell(_contestant(name)), variant=name, once=name == "long")
+        for name in ("long", "short")
+    ]
+    run = _run(tmp_path)
+    steps: list[tuple[str, int]] = []
+    with patch.dict(SCENARIOS, {"drain": lambda _: iter(cells)}):
+        run.scenario("drain", 3, lambda text, total: steps.append((text, total)))
+    assert [one.variant for one in run.results.measurements if one.scenario == "drain"] == [
+        "long", "short", "short", "short"
+    ]  # fmt: skip
+    assert {total for _, total in steps} == {4}
 
 
 def test_half_load_is_half_of_what_submits_and_drains_leave_room_for() -> None:
@@ -258,7 +302,7 @@ def test_the_long_scenario_gets_fewer_rounds() -> None:
 class FakePeer:
     """A peer that may not be installable."""
 
-    engine, slow = "postgresql", False
+    engine, pace = "postgresql", Pace.FAST
 
     def __init__(self, name: str, *modes: str, broken: bool = False) -> None:
         self.name = name

@@ -6,7 +6,16 @@ from holdfast.identity import mint_id
 from holdfast.lifecycle.job import Created, Record
 from holdfast.lifecycle.states import Priority, State
 from holdfast.ports import Claimed
-from holdfast.stores.postgres.claiming import CURSOR_AFTER, NOWHERE, Cursors
+from holdfast.stores.postgres.cursors import (
+    ARMS,
+    CHEAP_SECONDS,
+    CURSOR_AFTER,
+    CURSOR_FOR,
+    NOWHERE,
+    REST,
+    SLACK,
+    Cursors,
+)
 from holdfast.stores.ranges import Range
 
 AGEING = dict.fromkeys(Priority, 100)
@@ -53,3 +62,80 @@ def test_a_claim_that_comes_back_short_begins_at_the_beginning_again() -> None:
         cursors.learn([claimed(MAIL, 5), claimed(MAIL, 6)], 2, AGEING)
     cursors.learn([claimed(MAIL, 7)], 2, AGEING)
     assert cursors.starts([arm("mail")]) == [NOWHERE]
+
+
+class Costly:
+    """Cursors after a claim from the beginning that took long, and a clock that a test moves."""
+
+    def __init__(self, seconds: float = 1.0) -> None:
+        self.now = 1000.0
+        self.seconds = seconds
+        self.cursors = Cursors(lambda: self.now)
+        self.cursors.learn([claimed(MAIL, LATE)], 2, AGEING)
+        self.cursors.took([NOWHERE], seconds, 1)
+
+
+LATE = 10 * SLACK
+
+
+def test_after_a_costly_claim_ranges_are_entered_a_little_before_their_latest_job() -> None:
+    costly = Costly()
+    expected = [LATE + 100 - SLACK, NOWHERE]
+    assert costly.cursors.starts([arm("mail"), arm("else")]) == expected
+    # However the claims after it come back.
+    costly.cursors.learn([], 2, AGEING)
+    assert costly.cursors.starts([arm("mail"), arm("else")]) == expected
+
+
+def test_all_is_looked_at_again_after_a_time_that_grows_with_the_cost() -> None:
+    costly = Costly(0.5)
+    costly.now += REST * 0.5 - 0.001
+    assert costly.cursors.starts([arm("mail")]) != [NOWHERE]
+    costly.now += 0.002
+    assert costly.cursors.starts([arm("mail")]) == [NOWHERE]
+
+
+def test_a_cheap_claim_from_the_beginning_leaves_the_next_there() -> None:
+    costly = Costly(CHEAP_SECONDS)
+    assert costly.cursors.starts([arm("mail")]) == [NOWHERE]
+
+
+def test_a_claim_that_entered_late_says_nothing_about_the_beginning() -> None:
+    cursors = Cursors(lambda: 1000.0)
+    cursors.learn([claimed(MAIL, LATE)], 2, AGEING)
+    cursors.took([LATE], 60.0, 1)
+    assert cursors.starts([arm("mail")]) == [NOWHERE]
+
+
+def test_a_large_claim_may_take_longer() -> None:
+    cursors = Cursors(lambda: 1000.0)
+    cursors.learn([claimed(MAIL, LATE)], 2, AGEING)
+    cursors.took([NOWHERE], 0.1, 500)
+    assert cursors.starts([arm("mail")]) == [NOWHERE]
+
+
+def test_a_backlog_is_not_begun_again_while_that_is_costly() -> None:
+    costly = Costly()
+    full = [claimed(MAIL, LATE + 1), claimed(MAIL, LATE + 2)]
+    for _ in range(CURSOR_AFTER + CURSOR_FOR + 1):
+        costly.cursors.learn(full, 2, AGEING)
+    assert costly.cursors.starts([arm("mail")]) == [LATE + 102]
+    costly.now += REST * costly.seconds
+    costly.cursors.learn(full, 2, AGEING)
+    assert costly.cursors.starts([arm("mail")]) == [NOWHERE]
+
+
+def test_an_old_backlog_is_not_passed_over_because_of_what_was_taken_before() -> None:
+    cursors = Cursors()
+    cursors.learn([claimed(MAIL, LATE)], 2, AGEING)
+    for _ in range(CURSOR_AFTER):
+        cursors.learn([claimed(MAIL, 5), claimed(MAIL, 6)], 2, AGEING)
+    assert cursors.starts([arm("mail")]) == [106]
+
+
+def test_queues_that_come_and_go_are_forgotten() -> None:
+    cursors = Cursors(lambda: 1000.0)
+    for number in range(ARMS + 2):
+        cursors.learn([claimed(Created(queue=f"q{number}"), LATE)], 2, AGEING)
+    cursors.took([NOWHERE], 60.0, 0)
+    assert cursors.starts([arm("q0")]) == [NOWHERE]

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import asyncpg
 
 from holdfast.errors import LeaseConflictError, RequestIdReused
-from holdfast.lifecycle.job import Job, JobId
+from holdfast.lifecycle.job import JobId
 from holdfast.lifecycle.payload import check_text
-from holdfast.lifecycle.policy import needs_key
-from holdfast.lifecycle.states import Priority
 from holdfast.ports import Claimed, ClaimRequest
 from holdfast.stores.columns import claimed_job, read_created_text, read_job
 from holdfast.stores.fit import fit
 from holdfast.stores.law import AGEING
 from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.postgres.cursors import NOWHERE, Cursors
 from holdfast.stores.postgres.submitting import Submitting
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.ranges import Range, ranges, servable, windows
 from holdfast.stores.text import blocks
 
 PACKAGE = "holdfast.stores.postgres"
-NOWHERE = -(2**62)
-CURSOR_AFTER = 4
-"""Full claims in a row after which a range is entered where the last one ended."""
-CURSOR_FOR = 16
-"""Claims by cursor after which all is looked at from the beginning again."""
-
-Arm: TypeAlias = tuple[str, int, int]
 
 
 @cache
@@ -62,50 +55,6 @@ def claim_ids_sql() -> str:
     """Write the claim of rows that are locked already."""
     sql = blocks(PACKAGE)
     return sql["claim"].replace(":picked", sql["claim_ids"])
-
-
-class Cursors:
-    """Where to enter each range, against dead index entries that a pinned xmin keeps.
-
-    Only a hint: entered from the beginning when a claim comes back short, and every so often.
-    """
-
-    def __init__(self) -> None:
-        """Begin at the beginning."""
-        self._at: dict[Arm, int] = {}
-        self._full = 0
-
-    def starts(self, ranges: Sequence[Range]) -> list[int]:
-        """Tell where to enter these ranges now."""
-        if self._full < CURSOR_AFTER:
-            return [NOWHERE] * len(ranges)
-        return [self._at.get(one[:3], NOWHERE) for one in ranges]
-
-    def learn(self, jobs: Sequence[Claimed], limit: int, ageing: Mapping[Priority, int]) -> None:
-        """Hear what a claim brought."""
-        self._full = self._full + 1 if len(jobs) == limit and limit > 1 else 0
-        if self._full > CURSOR_AFTER + CURSOR_FOR or not self._full:
-            self._full = 0
-            self._at.clear()
-            return
-        for job, run_at in _latest(jobs):
-            arm = (job.queue, needs_key(job.needs), job.priority.code)
-            order = run_at + ageing[job.priority]
-            self._at[arm] = max(self._at.get(arm, NOWHERE), order)
-
-
-def _latest(jobs: Sequence[Claimed]) -> list[tuple[Job, int]]:
-    """Tell how late the latest is due of jobs that were asked for alike, with one of them."""
-    latest: dict[int, tuple[Job, int]] = {}
-    created, due = None, 0
-    for claimed in jobs:
-        run_at = claimed.job.run_at or 0
-        # Neighbours mostly share what was asked for.
-        if claimed.created is not created or run_at > due:
-            created = claimed.created
-            due = max(run_at, latest[id(created)][1]) if id(created) in latest else run_at
-            latest[id(created)] = claimed.job, due
-    return list(latest.values())
 
 
 def range_arrays(ranges: Sequence[Range], starts: Sequence[int]) -> list[list[Any]]:
@@ -238,13 +187,17 @@ class Claiming(Submitting):
             if request.capacity is not None:
                 return await claim_fitting(connection, request, wanted)
             rows = await claim_ranges(connection, request, wanted, starts)
-            heads = [] if rows else await heads_of(connection, request, wanted)
+            heads = [] if rows else await heads_of(connection, request, wanted, starts)
             return rows or (await claim_greedily(connection, request, heads) if heads else [])
 
+        began = time.monotonic()
         try:
-            return await self._run(work, keep=(asyncpg.UniqueViolationError,))
+            rows = await self._run(work, keep=(asyncpg.UniqueViolationError,))
         except asyncpg.UniqueViolationError:
             return []
+        if of_all:
+            self._cursors.took(starts, time.monotonic() - began, len(rows))
+        return rows
 
     def _learn_cursors(self, request: ClaimRequest, jobs: Sequence[Claimed]) -> None:
         # Of one tenant's jobs nothing follows for where those of all begin.
@@ -283,10 +236,9 @@ class Claiming(Submitting):
 
 
 async def heads_of(
-    connection: Connection, request: ClaimRequest, wanted: Sequence[Range]
+    connection: Connection, request: ClaimRequest, wanted: Sequence[Range], starts: Sequence[int]
 ) -> list[Range]:
     """Tell which ranges have a due job, locked or not."""
-    starts = [NOWHERE] * len(wanted)
     rows = await connection.fetch(
         firsts_sql(of_tenant=request.tenant is not None),
         *range_arrays(wanted, starts),

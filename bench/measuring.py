@@ -51,8 +51,8 @@ class Cell(Struct, frozen=True, kw_only=True):
     rate: float = 0.0
     history: int = 0
     """Jobs that are to be finished before the measured ones."""
-    once: bool = False
-    """Whether it takes so long that the first round has to do."""
+    most_rounds: int | None = None
+    """In how many rounds it is measured at most, if it takes long."""
 
     @property
     def program(self) -> Program:

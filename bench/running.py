@@ -83,9 +83,10 @@ class Run:
         field = Field(contestants=self._contestants, scale=self._scale, measured=measured)
         cells = list(SCENARIOS[name](field))
         times = rounds_of(name, rounds)
-        total = sum(1 if cell.once else times for cell in cells)
+        total = sum(min(times, cell.most_rounds or times) for cell in cells)
         for number in range(times):
-            for cell in in_turn([cell for cell in cells if not (number and cell.once)], number):
+            left = [cell for cell in cells if number < (cell.most_rounds or times)]
+            for cell in in_turn(left, number):
                 step(f"{name}: {cell.variant}, {cell.contestant.name}", total)
                 self._cell(cell, number)
 

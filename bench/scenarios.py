@@ -14,6 +14,8 @@ from bench.measuring import Cell
 from bench.peers import Pace
 
 CALLERS = 100
+LARGER_ROUNDS = 3
+"""Of drains that take longer than the usual, at most."""
 KILOBYTE = 1024
 
 
@@ -26,7 +28,7 @@ class Scale(Struct, frozen=True, kw_only=True):
     slow_jobs: int = 2_000
     """What slower peers get instead."""
     singles: int = 1_000
-    samples: int = 100
+    samples: int = 60
     payloads: tuple[tuple[int, int], ...] = ((KILOBYTE, 10_000), (100 * KILOBYTE, 500))
     """Bytes, and how many jobs of that size."""
     sleepers: int = 10_000
@@ -76,9 +78,13 @@ class Field(Struct, frozen=True, kw_only=True):
         return [one for one in self.contestants if one.name in names]
 
     def everywhere(self) -> list[Contestant]:
-        """Give those with a worker, each once, for what not every scale measures of peers."""
+        """Give the fast with a worker, each once, for what not every scale measures of peers."""
         found = [one for one in self.contestants if one.ours or self.scale.peers_everywhere]
-        return [one for one in found if one.first and one.name not in (STORE, STORE_SQLITE)]
+        return [
+            one
+            for one in found
+            if one.first and one.pace is Pace.FAST and one.name not in (STORE, STORE_SQLITE)
+        ]
 
     def jobs(self, one: Contestant, usual: int) -> int:
         """Tell how many jobs it gets."""
@@ -113,6 +119,7 @@ def drains(field: Field) -> Iterator[Cell]:
                 measuring.drain,
                 analysed=condition.analysed,
                 processes=condition.processes,
+                most_rounds=condition.most_rounds,
             )
 
 
@@ -124,6 +131,7 @@ class Condition(Struct, frozen=True, kw_only=True):
     processes: int = 1
     twice: bool = False
     """Whether these are twice the usual jobs."""
+    most_rounds: int | None = None
 
     @property
     def plain(self) -> bool:
@@ -136,9 +144,11 @@ def _conditions(scale: Scale) -> Iterator[Condition]:
         yield Condition(jobs=scale.jobs, analysed=True)
     yield Condition(jobs=scale.jobs)
     if scale.larger:
-        yield Condition(jobs=2 * scale.jobs, analysed=True, twice=True)
-        yield Condition(jobs=2 * scale.jobs, twice=True)
-        yield Condition(jobs=scale.jobs, processes=2)
+        for analysed in (True, False):
+            yield Condition(
+                jobs=2 * scale.jobs, analysed=analysed, twice=True, most_rounds=LARGER_ROUNDS
+            )
+        yield Condition(jobs=scale.jobs, processes=2, most_rounds=LARGER_ROUNDS)
 
 
 def _spared(one: Contestant, condition: Condition) -> bool:
@@ -167,8 +177,7 @@ def singles(field: Field) -> Iterator[Cell]:
     for callers in (1, CALLERS):
         name = "one by one" if callers == 1 else f"{callers} callers"
         for one in field.everywhere():
-            jobs = field.jobs(one, field.scale.singles)
-            jobs = jobs if callers == 1 else jobs * 5
+            jobs = field.scale.singles * (1 if callers == 1 else 5)
             yield _cell("single", name, one, jobs, measuring.single, callers=callers)
 
 
@@ -205,9 +214,8 @@ def payloads(field: Field) -> Iterator[Cell]:
     """List drains of larger jobs."""
     for size, jobs in field.scale.payloads:
         for one in field.everywhere():
-            if one.pace is Pace.FAST:
-                name = f"{size // KILOBYTE:,} KB, {_engine(one)}"
-                yield _cell("payload", name, one, jobs, measuring.drain, analysed=True, bytes=size)
+            name = f"{size // KILOBYTE:,} KB, {_engine(one)}"
+            yield _cell("payload", name, one, jobs, measuring.drain, analysed=True, bytes=size)
 
 
 def sleepers(field: Field) -> Iterator[Cell]:
@@ -245,7 +253,7 @@ def growth(field: Field) -> Iterator[Cell]:
                 size,
                 measuring.growth,
                 history=history,
-                once=bool(history),
+                most_rounds=1 if history else None,
             )
 
 

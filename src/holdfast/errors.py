@@ -274,6 +274,12 @@ class BadAddress(HoldfastError):
     code = "bad_address"
 
 
+class BadConfig(HoldfastError):
+    """A settings file that cannot be read, or a setting that does not fit."""
+
+    code = "bad_config"
+
+
 class CannotServe(HoldfastError):
     """The address to serve at cannot be used, or a package for it is missing."""
 

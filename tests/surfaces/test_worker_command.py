@@ -121,6 +121,21 @@ def test_a_killed_member_is_replaced(place: Path) -> None:
         app.close_sync()
 
 
+def test_a_number_of_processes_from_the_environment_counts_once(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each member finds the same number there, and does not lead a crew of its own."""
+    monkeypatch.setenv("HOLDFAST_PROCESSES", "2")
+    app = jobs_app(place)
+    try:
+        with worker(place) as process:
+            member = app.submit_sync("who").result_sync(30)
+            stat = Path(f"/proc/{member}/stat").read_text()
+            assert int(stat.rpartition(")")[2].split()[1]) == process.pid
+    finally:
+        app.close_sync()
+
+
 def test_what_cannot_be_killed_is_given_back_and_dies_with_the_process(place: Path) -> None:
     """And the exit code says that it was not an orderly end."""
     app = jobs_app(place)

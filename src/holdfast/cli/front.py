@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,14 +10,14 @@ from functools import partial
 from msgspec import Struct
 
 from holdfast.app import Holdfast
-from holdfast.cli.worker import end_with, on_signals, work
+from holdfast.cli.housekeeping import Housekeeping
+from holdfast.cli.running import on_signals
+from holdfast.cli.worker import end_with, work
 from holdfast.http.doors import check_door, make_doorkeeper
 from holdfast.http.gateway import Gateway
 from holdfast.http.opening import Beside
 from holdfast.http.server import make_server
-from holdfast.identity import jitter
 from holdfast.ports import Store
-from holdfast.services.reconciler import Reconciler
 from holdfast.services.worker import Worker
 from holdfast.telemetry import Meters
 from holdfast.wiring import Address, make_store
@@ -75,14 +73,14 @@ class Whole:
     """All roles in one process: the gateway with the sweeps beside it, and maybe a worker."""
 
     def __init__(
-        self, door: Door, address: Address, app: Holdfast | None, *, tick_seconds: float
+        self, door: Door, address: Address, app: Holdfast | None, keeping: Housekeeping
     ) -> None:
         """Take the address to serve at."""
         self._app = app
         self._worker: Worker | None = None
         self._meters = Meters() if app is None else app.meters
-        self._tick = tick_seconds
-        self._gateway = door.gateway(address, app, meters=self._meters, beside=[self._sweep])
+        self._keeping = keeping
+        self._gateway = door.gateway(address, app, meters=self._meters, beside=[self._keep])
 
     def employ(self, worker: Worker) -> None:
         """Let a worker of the app run, too."""
@@ -135,11 +133,11 @@ class Whole:
 
         return hurry
 
-    async def _sweep(self, store: Store) -> None:
-        name = f"{socket.gethostname()}-{os.getpid()}"
-        await Reconciler(
-            store, name, jitter=jitter, tick_seconds=self._tick, meters=self._meters
-        ).run()
+    async def _keep(self, store: Store) -> None:
+        """Sweep and clean until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for one in self._keeping.loops(store, meters=self._meters):
+                group.create_task(one.run())
 
 
 class _Front(threading.Thread):

@@ -1,6 +1,7 @@
 """The `holdfast` command: the application, and the one place where command modules join it."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,6 +9,8 @@ from rich.console import Console
 
 from holdfast import __version__
 from holdfast.cli import (
+    completing,
+    configuring,
     dead_letters,
     jobs,
     ledger,
@@ -19,6 +22,7 @@ from holdfast.cli import (
     worker,
     workers,
 )
+from holdfast.cli.running import telling
 
 # A command module offers `register(app)`, which adds what it has; nothing joins in another way.
 REGISTRATIONS: tuple[Callable[[typer.Typer], None], ...] = (
@@ -32,6 +36,8 @@ REGISTRATIONS: tuple[Callable[[typer.Typer], None], ...] = (
     why.register,
     workers.register,
     worker.register,
+    configuring.register,
+    completing.register,
 )
 
 app = typer.Typer(
@@ -50,6 +56,15 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def main(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            envvar="HOLDFAST_CONFIG",
+            help="The settings file; without it, holdfast.toml here if there is one.",
+        ),
+    ] = None,
     version: Annotated[
         bool,
         typer.Option(
@@ -58,6 +73,8 @@ def main(
     ] = False,
 ) -> None:
     """Durable jobs: one lifecycle, enforced by the store."""
+    with telling():
+        configuring.apply_file(ctx, config)
 
 
 for register in REGISTRATIONS:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from holdfast.cli.asking import operator
 from holdfast.cli.showing import plain, say
 from holdfast.errors import (
     BadAddress,
+    BadConfig,
     BadData,
     Forbidden,
     HoldfastError,
@@ -33,6 +36,7 @@ from holdfast.errors import (
     Refused,
     ServerFailed,
     StoreError,
+    StoreUnavailable,
     Unauthorized,
 )
 from holdfast.lifecycle.payload import check_text
@@ -40,7 +44,9 @@ from holdfast.local import LocalOperations
 from holdfast.operations import Operations
 from holdfast.ports import Store
 from holdfast.services.session import Session
-from holdfast.wiring import Address, opened, read_address
+from holdfast.wiring import Address, make_store, opened, read_address
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 FOUND_PROBLEMS, BAD_INPUT, STORE_FAILED, REFUSED = 1, 2, 3, 4
@@ -48,6 +54,8 @@ FOUND_PROBLEMS, BAD_INPUT, STORE_FAILED, REFUSED = 1, 2, 3, 4
 
 PATIENCE_SECONDS = 5.0
 """How long a person waits for a database that does not answer."""
+LONGEST_PAUSE_SECONDS = 5.0
+"""Between two tries of a command that lasts."""
 
 DEFAULT_URL = "holdfast.db"
 Url = Annotated[
@@ -90,7 +98,7 @@ def telling() -> Iterator[None]:
 def exit_code(error: HoldfastError) -> int:
     """Tell a script what kind of failure it was."""
     match error:
-        case BadAddress() | BadData():
+        case BadAddress() | BadConfig() | BadData():
             return BAD_INPUT
         case Refused() | Unauthorized() | Forbidden():
             return REFUSED
@@ -155,6 +163,34 @@ async def _on_server(url: str, tenant: str | None, work: Callable[[Operations], 
 
 def _tenant(tenant: str | None) -> str | None:
     return None if tenant is None else check_text(tenant, "--tenant", limit=200)
+
+
+async def with_awaited_store(url: str, work: Callable[[Store], Awaitable[R]]) -> R:
+    """Do work that lasts: a database that does not answer yet is waited for."""
+    address = read_address(url)
+    check_there(address)
+    pause = 0.2
+    while True:
+        store = make_store(address)
+        try:
+            await store.open()
+            break
+        except StoreUnavailable as error:
+            log.warning("the store does not answer yet, will try again: %s", error)
+            await store.close()
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+    try:
+        return await work(store)
+    finally:
+        await store.close()
+
+
+def on_signals(react: Callable[[], None]) -> None:
+    """Do so at SIGTERM and SIGINT, instead of what was done before."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, react)
 
 
 def check_there(address: Address) -> None:

@@ -3,38 +3,54 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import socket
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 
+from holdfast.cli.housekeeping import Housekeeping, read_terms
 from holdfast.cli.running import (
     DEFAULT_URL,
     FOUND_PROBLEMS,
     AsJson,
     Url,
     err,
+    on_signals,
     out,
     print_json,
     run,
+    telling,
+    with_awaited_store,
     with_store,
 )
-from holdfast.flow.clean import FOREVER, Cleaned, Terms, read_term
+from holdfast.cli.settings import (
+    HOST,
+    Clean,
+    Keep,
+    KeepLetters,
+    KeepUnsuccessful,
+    LogLevel,
+    LogStyle,
+    MetricsHost,
+    MetricsPort,
+    Tick,
+)
+from holdfast.cli.showing import plain, say
+from holdfast.config import shown
+from holdfast.flow.clean import FOREVER, Cleaned
 from holdfast.flow.recover import Swept
+from holdfast.logs import LogFormat, configure_logging
 from holdfast.ports import Store
 from holdfast.services.janitor import Janitor
 from holdfast.services.reconciler import TICK_SECONDS, Reconciler
+from holdfast.telemetry import Meters
+from holdfast.telemetry.serving import serve_metrics
 
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
     app.command()(reconcile)
-
-
-KEEP_HELP = "How long {} is kept, such as 30d, or `forever`."
 
 
 def reconcile(
@@ -43,17 +59,15 @@ def reconcile(
     once: Annotated[
         bool, typer.Option("--once", help="Sweep and clean until nothing is due, then end.")
     ] = False,
-    tick: Annotated[
-        float, typer.Option(help="Seconds between two sweeps that found nothing.", min=0.01)
-    ] = TICK_SECONDS,
-    clean: Annotated[bool, typer.Option(help="Clean jobs whose term is over, too.")] = True,
-    keep: Annotated[str, typer.Option(help=KEEP_HELP.format("a job that succeeded"))] = "7d",
-    keep_unsuccessful: Annotated[
-        str, typer.Option(help=KEEP_HELP.format("any other ended job"))
-    ] = "30d",
-    keep_letters: Annotated[
-        str, typer.Option(help=KEEP_HELP.format("a dead letter that nobody has settled"))
-    ] = FOREVER,
+    tick: Tick = TICK_SECONDS,
+    clean: Clean = True,
+    keep: Keep = "7d",
+    keep_unsuccessful: KeepUnsuccessful = "30d",
+    keep_letters: KeepLetters = FOREVER,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = HOST,
+    log_format: LogStyle = LogFormat.TEXT,
+    log_level: LogLevel = "INFO",
     as_json: AsJson = False,
 ) -> None:
     """Look for lost leases, passed deadlines and timers, and do what is due; clean old jobs.
@@ -61,26 +75,25 @@ def reconcile(
     Any number of these may run, beside those inside workers. SIGTERM ends it after its sweep.
     """
     saying = Saying(as_json=as_json)
+    with telling():
+        keeping = Housekeeping(
+            tick_seconds=tick, terms=read_terms(keep, keep_unsuccessful, keep_letters), clean=clean
+        )
+    if once:
+        run(with_store(url, lambda store: _once(keeping, store, saying)))
+        return
+    configure_logging(log_format, log_level)
 
     async def work(store: Store) -> None:
-        terms = Terms(
-            succeeded=read_term(keep, "--keep"),
-            unsuccessful=read_term(keep_unsuccessful, "--keep-unsuccessful"),
-            open_letters=read_term(keep_letters, "--keep-letters"),
-        )
-        name = f"{socket.gethostname()}-{os.getpid()}"
-        reconciler = Reconciler(
-            store, name, jitter=_jitter, tick_seconds=tick, on_sweep=saying.swept
-        )
-        janitor = Janitor(store, name, terms, on_look=saying.cleaned) if clean else None
-        if once:
-            await _once(reconciler, janitor)
-            return
-        if not as_json:
-            err.print(f"reconciling {url}; end with Ctrl-C", markup=False)
-        await _until_a_signal([reconciler] if janitor is None else [reconciler, janitor])
+        meters = Meters()
+        with ExitStack() as stack:
+            if metrics_port is not None:
+                served = stack.enter_context(serve_metrics(meters, metrics_host, metrics_port))
+                say(err, f"metrics at {served.url}")
+            await _until_a_signal(keeping.loops(store, saying, meters))
 
-    run(with_store(url, work))
+    say(err, f"reconciling {plain(shown('url', url))}; end with Ctrl-C")
+    run(with_awaited_store(url, work))
 
 
 class Saying:
@@ -110,29 +123,18 @@ class Saying:
             out.print(f"{report.cleaned} cleaned, {report.beats} heartbeats dropped")
 
 
-async def _once(reconciler: Reconciler, janitor: Janitor | None) -> None:
-    while (report := await reconciler.sweep()).written:
-        pass
-    failed = dict(report.failed)
-    if janitor is not None:
-        failed |= (await janitor.clean_all()).failed
+async def _once(keeping: Housekeeping, store: Store, saying: Saying) -> None:
+    failed = await keeping.once(store, saying)
     if failed:
         raise typer.Exit(FOUND_PROBLEMS)
 
 
 async def _until_a_signal(loops: Sequence[Reconciler | Janitor]) -> None:
-    loop = asyncio.get_running_loop()
-
     def stop() -> None:
         for one in loops:
             one.stop()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+    on_signals(stop)
     async with asyncio.TaskGroup() as group:
         for one in loops:
             group.create_task(one.run())
-
-
-def _jitter() -> float:
-    return os.urandom(1)[0] / 256

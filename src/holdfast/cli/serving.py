@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from holdfast.app import Holdfast
+from holdfast.cli.housekeeping import Housekeeping, read_terms
 from holdfast.cli.running import DEFAULT_URL, check_there, err, run, telling
 from holdfast.cli.settings import (
     HOST,
@@ -15,9 +16,13 @@ from holdfast.cli.settings import (
     AccessLog,
     AppUrl,
     Capabilities,
+    Clean,
     Concurrency,
     Grace,
     Host,
+    Keep,
+    KeepLetters,
+    KeepUnsuccessful,
     LogLevel,
     LogStyle,
     MaybeApp,
@@ -29,6 +34,7 @@ from holdfast.cli.settings import (
 )
 from holdfast.cli.worker import load_app
 from holdfast.errors import CannotServe
+from holdfast.flow.clean import FOREVER
 from holdfast.logs import LogFormat, configure_logging
 from holdfast.services.reconciler import TICK_SECONDS
 from holdfast.services.worker import GRACE_SECONDS, POLL_SECONDS
@@ -81,11 +87,15 @@ def up(
     grace: Grace = GRACE_SECONDS,
     poll: Poll = POLL_SECONDS,
     tick: Tick = TICK_SECONDS,
+    clean: Clean = True,
+    keep: Keep = "7d",
+    keep_unsuccessful: KeepUnsuccessful = "30d",
+    keep_letters: KeepLetters = FOREVER,
     access_log: AccessLog = False,
     log_format: LogStyle = LogFormat.TEXT,
     log_level: LogLevel = "INFO",
 ) -> None:
-    """Run everything in one process: the HTTP API, the reconciler and, with an app, a worker.
+    """Run everything in one process: HTTP API, reconciler, janitor and, with an app, a worker.
 
     A SQLite file that is not there is made. Ends in order at SIGTERM or Ctrl-C; a second one ends
     the grace. Exit code 0 only if everything was finished or given back.
@@ -94,7 +104,9 @@ def up(
     with telling():
         front = _front()
         door = front.Door(host=host, port=port, grace_seconds=grace, access_log=access_log)
-        house = front.Whole(door, _address(url, loaded), loaded, tick_seconds=tick)
+        terms = read_terms(keep, keep_unsuccessful, keep_letters)
+        keeping = Housekeeping(tick_seconds=tick, terms=terms, clean=clean)
+        house = front.Whole(door, _address(url, loaded), loaded, keeping)
         if loaded is not None:
             house.employ(
                 loaded.worker(

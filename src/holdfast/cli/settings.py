@@ -10,25 +10,20 @@ from typing import Annotated, Any
 
 import typer
 
+from holdfast.config import variable
 from holdfast.logs import LogFormat
-
-PREFIX = "HOLDFAST_"
 
 
 def setting(flag: str, help: str, **more: Any) -> Any:
     """Make the option of a setting; its name in the environment follows from the flag."""
-    return typer.Option(flag, envvar=variable(flag), help=help, **more)
-
-
-def variable(flag: str) -> str:
-    """Tell by which name the environment sets what a flag sets."""
-    return PREFIX + flag.partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    name = flag.partition("/")[0].removeprefix("--").replace("-", "_")
+    return typer.Option(flag, envvar=variable(name), help=help, **more)
 
 
 MaybeApp = Annotated[
     str | None,
     typer.Argument(
-        metavar="[MODULE:APP]", envvar=variable("app"), help="Where the app is: package.module:app"
+        metavar="MODULE:APP", envvar=variable("app"), help="Where the app is: package.module:app"
     ),
 ]
 App = Annotated[
@@ -59,6 +54,25 @@ Poll = Annotated[
 Tick = Annotated[
     float, setting("--tick", "Seconds between two sweeps that found nothing.", min=0.01)
 ]
+Clean = Annotated[bool, setting("--clean/--no-clean", "Clean jobs whose term is over, too.")]
+_KEEP = "How long {} is kept, such as 30d, or `forever`."
+Keep = Annotated[str, setting("--keep", _KEEP.format("a job that succeeded"))]
+KeepUnsuccessful = Annotated[
+    str, setting("--keep-unsuccessful", _KEEP.format("any other ended job"))
+]
+KeepLetters = Annotated[
+    str, setting("--keep-letters", _KEEP.format("a dead letter that nobody has settled"))
+]
+MetricsPort = Annotated[
+    int | None,
+    setting(
+        "--metrics-port",
+        "Serve /metrics and /healthz there; each process one further up.",
+        min=0,
+        max=65535,
+    ),
+]
+MetricsHost = Annotated[str, setting("--metrics-host", "On which address.")]
 LogStyle = Annotated[LogFormat, setting("--log-format", "How log lines look.")]
 LogLevel = Annotated[str, setting("--log-level", "What is logged at least.")]
 

@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
@@ -15,8 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.app import Holdfast
-from holdfast.cli.running import FOUND_PROBLEMS, err, run
+from holdfast.cli.running import FOUND_PROBLEMS, err, on_signals, run
 from holdfast.cli.settings import (
+    HOST,
     App,
     AppUrl,
     Capabilities,
@@ -24,6 +24,8 @@ from holdfast.cli.settings import (
     Grace,
     LogLevel,
     LogStyle,
+    MetricsHost,
+    MetricsPort,
     Poll,
     Queues,
     setting,
@@ -57,16 +59,8 @@ def worker(
     reconcile: Annotated[
         bool, setting("--reconcile/--no-reconcile", "Sweep for lost leases and timers, too.")
     ] = True,
-    metrics_port: Annotated[
-        int | None,
-        setting(
-            "--metrics-port",
-            "Serve /metrics and /healthz there; each process one further up.",
-            min=0,
-            max=65535,
-        ),
-    ] = None,
-    metrics_host: Annotated[str, setting("--metrics-host", "On which address.")] = "127.0.0.1",
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = HOST,
     log_format: LogStyle = LogFormat.TEXT,
     log_level: LogLevel = "INFO",
 ) -> None:
@@ -154,13 +148,6 @@ async def _watch_depths(app: Holdfast, depths: Depths) -> None:
             await asyncio.sleep(1)
 
 
-def on_signals(react: Callable[[], None]) -> None:
-    """Do so at SIGTERM and SIGINT, instead of what was done before."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, react)
-
-
 async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
     """Wait until one of these is done."""
     tasks = [asyncio.create_task(wait) for wait in waits]
@@ -170,8 +157,10 @@ async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 async def _lead(size: int) -> int:
-    """Run several workers, each as this command without `--processes`."""
-    crew = Crew([sys.executable, "-m", "holdfast.cli", *_without_processes(sys.argv[1:])], size)
+    """Run several workers, each as this command with one process."""
+    # Said to each: it finds the same number in its environment or settings file.
+    alone = (*_without_processes(sys.argv[1:]), "--processes", "1")
+    crew = Crew([sys.executable, "-m", "holdfast.cli", *alone], size)
     on_signals(crew.stop)
     return await crew.run()
 

@@ -1,0 +1,84 @@
+"""The loops that keep a store in order, wherever they run: alone, or beside the API."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Protocol
+
+from msgspec import Struct
+
+from holdfast.flow.clean import Cleaned, Terms, read_term
+from holdfast.flow.recover import Swept
+from holdfast.identity import jitter
+from holdfast.lifecycle.job import JobId
+from holdfast.ports import Store
+from holdfast.services.janitor import Janitor
+from holdfast.services.reconciler import Reconciler
+from holdfast.telemetry import Meters
+
+
+class Listener(Protocol):
+    """Who hears what was done."""
+
+    def swept(self, report: Swept) -> None:
+        """Hear of a sweep."""
+
+    def cleaned(self, report: Cleaned) -> None:
+        """Hear of a look of the janitor."""
+
+
+class Housekeeping(Struct, frozen=True, kw_only=True):
+    """What is swept and cleaned, and how often."""
+
+    tick_seconds: float
+    terms: Terms
+    clean: bool
+
+    def loops(
+        self, store: Store, listener: Listener | None = None, meters: Meters | None = None
+    ) -> list[Reconciler | Janitor]:
+        """Make the loops of one process on one store."""
+        made: list[Reconciler | Janitor] = [self._reconciler(store, listener, meters)]
+        if self.clean:
+            made.append(self._janitor(store, listener, meters))
+        return made
+
+    async def once(self, store: Store, listener: Listener) -> dict[JobId, str]:
+        """Do all that is due, once; tells which jobs could not be judged, and why."""
+        reconciler = self._reconciler(store, listener, None)
+        while (report := await reconciler.sweep()).written:
+            pass
+        failed = dict(report.failed)
+        if self.clean:
+            failed |= (await self._janitor(store, listener, None).clean_all()).failed
+        return failed
+
+    def _reconciler(
+        self, store: Store, listener: Listener | None, meters: Meters | None
+    ) -> Reconciler:
+        return Reconciler(
+            store,
+            _name(),
+            jitter=jitter,
+            tick_seconds=self.tick_seconds,
+            on_sweep=None if listener is None else listener.swept,
+            meters=meters,
+        )
+
+    def _janitor(self, store: Store, listener: Listener | None, meters: Meters | None) -> Janitor:
+        on_look = None if listener is None else listener.cleaned
+        return Janitor(store, _name(), self.terms, on_look=on_look, meters=meters)
+
+
+def read_terms(keep: str, keep_unsuccessful: str, keep_letters: str) -> Terms:
+    """Read how long things are kept, as settings say it."""
+    return Terms(
+        succeeded=read_term(keep, "--keep"),
+        unsuccessful=read_term(keep_unsuccessful, "--keep-unsuccessful"),
+        open_letters=read_term(keep_letters, "--keep-letters"),
+    )
+
+
+def _name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"

@@ -76,6 +76,18 @@ class PermanentError(HoldfastError):
     code = "permanent"
 
 
+class AddressBlocked(PermanentError):
+    """A webhook's address that is not public. Nothing was sent there."""
+
+    code = "address_blocked"
+
+
+class Undelivered(TransientError):
+    """A webhook's address did not answer, or not with success."""
+
+    code = "undelivered"
+
+
 class RemoteError(HoldfastError):
     """What a handler raised in a process of its own; its `report` says all that is known."""
 
@@ -135,6 +147,12 @@ class NoSuchJob(HoldfastError):
     """No job of that id in this tenant."""
 
     code = "no_such_job"
+
+
+class NoSuchWebhook(HoldfastError):
+    """No webhook of that id that the caller has a say over."""
+
+    code = "no_such_webhook"
 
 
 class NoSuchToken(HoldfastError):

@@ -1,0 +1,261 @@
+"""Requests to addresses that strangers name: to public ones alone, and to no other by a detour.
+
+A name is resolved once for each request, all that it stands for is judged, and the connection goes
+to one of these very addresses: a name that changes its mind in between (rebinding) changes nothing.
+A redirect is an answer like any other and is not followed; no proxy of the environment is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+from socket import SOCK_STREAM
+from typing import TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+from msgspec import Struct
+
+from holdfast.errors import AddressBlocked, BadData, Undelivered
+
+Ip: TypeAlias = IPv4Address | IPv6Address
+Network: TypeAlias = IPv4Network | IPv6Network
+Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
+
+URL_LIMIT = 2000
+TIMEOUT_SECONDS = 10.0
+LINE_LIMIT = 8192
+HEADERS_LIMIT = 200
+"""Lines of headers that are read of an answer."""
+INTERIM_LIMIT = 5
+"""Answers such as `103 Early Hints` that may come before the one that counts."""
+_PORTS = {"http": 80, "https": 443}
+_NAT64 = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"))
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """Where a request goes."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    """With its query."""
+
+    @property
+    def authority(self) -> str:
+        """The `Host` of the request."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+class Reply(Struct, frozen=True):
+    """What an address answered: of strangers no more than this is read."""
+
+    status: int
+    retry_after_seconds: float | None = None
+
+
+def read_target(url: str) -> Target:
+    """Read an http or https URL; BadData says what is wrong with it."""
+    if not url or len(url) > URL_LIMIT:
+        raise BadData(f"a url must have 1 to {URL_LIMIT} characters")
+    # No blanks, no control characters: they would end up in the request's own lines.
+    if not all("!" <= character <= "~" for character in url) or "\\" in url:
+        raise BadData("a url must be printable ASCII without blanks; write other names as punycode")
+    parts = _split(url)
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise BadData("a url must begin with http:// or https:// and name a host")
+    if "@" in parts.netloc:
+        raise BadData("a url must carry no user or password; they would be shown to whoever lists")
+    if parts.fragment:
+        raise BadData("a url must have no fragment; it would not be sent")
+    return Target(
+        scheme=parts.scheme,
+        host=parts.hostname,
+        port=parts.port or _PORTS[parts.scheme],
+        path=(parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
+    )
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        if parts.port == 0:
+            raise BadData("a url's port must not be 0")
+    except ValueError as error:
+        raise BadData(f"no url: {error}") from error
+    return parts
+
+
+def read_networks(texts: Sequence[str]) -> tuple[Network, ...]:
+    """Read networks such as `10.0.0.0/8`."""
+    try:
+        return tuple(ip_network(text) for text in texts)
+    except ValueError as error:
+        raise BadData(f"no network: {error}") from error
+
+
+def is_public(address: Ip) -> bool:
+    """Whether an address is everybody's: not this machine's, this network's, or nobody's."""
+    inner = _inner(address)
+    if inner is not None:
+        return is_public(inner)
+    odd = address.is_multicast or address.is_reserved or address.is_unspecified
+    if isinstance(address, IPv6Address):
+        odd = odd or address.is_site_local or any(address in network for network in _NAT64)
+    return address.is_global and not odd
+
+
+def _inner(address: Ip) -> IPv4Address | None:
+    """Find the IPv4 address that an IPv6 one leads to: a router may carry it there."""
+    if not isinstance(address, IPv6Address):
+        return None
+    if address in _NAT64[0]:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    if address.teredo is not None:
+        return address.teredo[1]
+    return address.ipv4_mapped or address.sixtofour
+
+
+class Outside:
+    """Sends requests out."""
+
+    def __init__(
+        self,
+        *,
+        allow: Sequence[Network] = (),
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        resolve: Resolve | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Take the networks that are allowed though they are not public, for whoever runs this.
+
+        `resolve` finds the addresses of a name, `context` says whose certificates count.
+        """
+        self._allow = tuple(allow)
+        self._timeout = timeout_seconds
+        self._resolve = resolve or _resolve
+        self._context = context
+
+    def check(self, url: str) -> Target:
+        """Refuse a url that names an internal address itself; names are judged when resolved."""
+        target = read_target(url)
+        try:
+            address = ip_address(target.host)
+        except ValueError:
+            return target
+        self._judge(target, [address])
+        return target
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        """Send a body and read the answer's status.
+
+        AddressBlocked where that may not be, Undelivered where no answer came.
+        """
+        target = read_target(url)
+        try:
+            async with asyncio.timeout(self._timeout):
+                address = await self._address(target)
+                return await self._exchange(target, address, _request(target, headers, body))
+        except TimeoutError as error:
+            raise Undelivered(f"{target.host} did not answer within {self._timeout:g} s") from error
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+            raise Undelivered(f"{target.host} could not be reached: {error}") from error
+
+    async def _address(self, target: Target) -> Ip:
+        found = [_read_ip(text) for text in await self._resolve(target.host, target.port)]
+        if not found:
+            raise Undelivered(f"{target.host} has no address")
+        self._judge(target, found)
+        return found[0]
+
+    def _judge(self, target: Target, addresses: Sequence[Ip]) -> None:
+        """Refuse all where one is internal: a name that has both is up to no good."""
+        for address in addresses:
+            if not is_public(address) and not any(address in network for network in self._allow):
+                raise AddressBlocked(
+                    f"{target.host} leads to {address}, which is not public; whoever runs "
+                    "Holdfast may allow its network"
+                )
+
+    async def _exchange(self, target: Target, address: Ip, request: bytes) -> Reply:
+        secure = target.scheme == "https"
+        reader, writer = await asyncio.open_connection(
+            str(address),
+            target.port,
+            limit=LINE_LIMIT,
+            ssl=(self._context or ssl.create_default_context()) if secure else None,
+            # The certificate is the name's, though the connection goes to its address.
+            server_hostname=target.host if secure else None,
+        )
+        try:
+            writer.write(request)
+            await writer.drain()
+            return await _read_reply(reader)
+        finally:
+            # Not closed in order: a stranger could draw that out.
+            writer.transport.abort()
+
+
+async def _resolve(host: str, port: int) -> list[str]:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in found))
+
+
+def _read_ip(text: str) -> Ip:
+    # A zone names an interface of this machine; what has one is link-local, and refused as such.
+    return ip_address(text.partition("%")[0])
+
+
+def _request(target: Target, headers: Mapping[str, str], body: bytes) -> bytes:
+    lines = [
+        f"POST {target.path} HTTP/1.1",
+        f"Host: {target.authority}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("ascii") + body
+
+
+async def _read_reply(reader: asyncio.StreamReader) -> Reply:
+    for _ in range(INTERIM_LIMIT):
+        status = _read_status(await reader.readuntil(b"\n"))
+        headers = await _read_headers(reader)
+        if status >= 200:
+            return Reply(status, _seconds(headers.get("retry-after", "")))
+    raise ValueError("no answer but interim ones")
+
+
+def _read_status(line: bytes) -> int:
+    version, _, rest = line.partition(b" ")
+    code = rest[:3]
+    if not version.startswith(b"HTTP/1.") or not code.isdigit() or len(code) != 3:
+        raise ValueError("the answer is not HTTP")
+    return int(code)
+
+
+async def _read_headers(reader: asyncio.StreamReader) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for _ in range(HEADERS_LIMIT):
+        line = (await reader.readuntil(b"\n")).strip()
+        if not line:
+            return headers
+        name, _, value = line.decode("latin-1").partition(":")
+        headers[name.strip().lower()] = value.strip()
+    raise ValueError(f"more than {HEADERS_LIMIT} headers")
+
+
+def _seconds(text: str) -> float | None:
+    """Read a `Retry-After` in seconds; one that is a date is left to the backoff."""
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 7 else None

@@ -1,0 +1,1 @@
+"""Webhooks: what they are told, how often, and where they may not lead."""

@@ -1,0 +1,248 @@
+"""Requests to strangers' addresses: never to what is inside, whatever its name says."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+
+from holdfast.errors import AddressBlocked, BadData, Undelivered
+from holdfast.outside import Outside, Reply, is_public, read_networks, read_target
+from tests.webhooks.receiver import Receiver
+
+HERE = read_networks(["127.0.0.0/8"])
+PUBLIC = "93.184.215.14"
+
+INTERNAL = [
+    "127.0.0.1", "127.9.9.9", "0.0.0.0", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.1.1",
+    "169.254.169.254", "100.64.0.1", "192.0.0.1", "192.0.2.1", "198.18.0.1", "198.51.100.1",
+    "203.0.113.1", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255",
+    "::", "::1", "fe80::1", "fc00::1", "fd12:3456::1", "fec0::1", "ff02::1", "2001:db8::1",
+    "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1",
+    "2002:7f00:1::", "2002:a00:1::1", "64:ff9b::127.0.0.1", "64:ff9b::a00:1", "64:ff9b:1::1",
+    "2001:0:4136:e378:8000:63bf:80ff:fffe",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", INTERNAL)
+def test_what_is_not_everybodys_is_not_public(address: str) -> None:
+    assert not is_public(ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [PUBLIC, "1.1.1.1", "2606:4700:4700::1111", "64:ff9b::101:101", "::ffff:1.1.1.1"],
+)
+def test_what_is_everybodys_is_public(address: str) -> None:
+    assert is_public(ip_address(address))
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("", "1 to 2000"),
+        ("http://a/" + "x" * 2000, "1 to 2000"),
+        ("ftp://a/", "http:// or https://"),
+        ("file:///etc/passwd", "http:// or https://"),
+        ("//a/", "http:// or https://"),
+        ("https:///path", "http:// or https://"),
+        ("http://user:pass@a/", "no user or password"),
+        ("http://a/#part", "no fragment"),
+        ("http://a/ b", "printable ASCII"),
+        ("http://a/\r\nX-Evil: 1", "printable ASCII"),
+        ("http://bücher.example/", "punycode"),
+        ("http://a\\b/", "printable ASCII"),
+        ("http://a:99999/", "no url"),
+        ("http://a:0/", "port must not be 0"),
+        ("http://a:b/", "no url"),
+        ("http://[::1/", "no url"),
+    ],
+)
+def test_a_url_that_is_none_is_refused(url: str, said: str) -> None:
+    with pytest.raises(BadData, match=said):
+        read_target(url)
+
+
+def test_a_url_is_read_into_its_parts() -> None:
+    target = read_target("https://Example.COM/a/b?c=d&e")
+    assert (target.host, target.port, target.path) == ("example.com", 443, "/a/b?c=d&e")
+    assert target.authority == "example.com"
+    odd = read_target("http://[2606:4700::1111]:8080")
+    assert (odd.authority, odd.path) == ("[2606:4700::1111]:8080", "/")
+
+
+@pytest.mark.parametrize("address", INTERNAL)
+def test_a_url_that_names_an_internal_address_is_refused_at_once(address: str) -> None:
+    host = f"[{address}]" if ":" in address else address
+    with pytest.raises(AddressBlocked, match="not public"):
+        Outside().check(f"http://{host}/")
+
+
+class Names:
+    """A resolver that answers each question as it is told to, the last answer for ever."""
+
+    def __init__(self, *answers: list[str]) -> None:
+        self._answers = list(answers)
+        self.asked: list[tuple[str, int]] = []
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        self.asked.append((host, port))
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+
+
+class Connections:
+    """Stands in for the network: keeps who was called, and answers 200."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, receiver: Receiver) -> None:
+        self.made: list[tuple[str, int, dict[str, Any]]] = []
+        self._receiver = receiver
+        self._open = asyncio.open_connection
+        monkeypatch.setattr("holdfast.outside.asyncio.open_connection", self.connect)
+
+    async def connect(self, host: str, port: int, **wishes: Any) -> Any:
+        self.made.append((host, port, wishes))
+        return await self._open("127.0.0.1", self._receiver.port)
+
+
+@pytest.fixture
+async def connections(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Connections]:
+    async with Receiver(b"HTTP/1.1 200 OK\r\n\r\n") as receiver:
+        yield Connections(monkeypatch, receiver)
+
+
+@pytest.mark.parametrize("address", INTERNAL)
+async def test_a_name_that_leads_inside_is_refused_and_nothing_is_sent(
+    connections: Connections, address: str
+) -> None:
+    outside = Outside(resolve=Names([address]))
+    with pytest.raises(AddressBlocked, match="leads to"):
+        await outside.post("https://hooks.example/", {}, b"{}")
+    assert connections.made == []
+
+
+@pytest.mark.parametrize("answer", [[PUBLIC, "127.0.0.1"], ["10.0.0.1", PUBLIC]])
+async def test_a_name_that_leads_both_ways_is_refused(
+    connections: Connections, answer: list[str]
+) -> None:
+    with pytest.raises(AddressBlocked):
+        await Outside(resolve=Names(answer)).post("http://hooks.example/", {}, b"{}")
+    assert connections.made == []
+
+
+async def test_a_name_that_changes_its_mind_is_asked_once_and_what_was_judged_is_called(
+    connections: Connections,
+) -> None:
+    rebinding = Names([PUBLIC], ["127.0.0.1"])
+    outside = Outside(resolve=rebinding)
+    reply = await outside.post("http://hooks.example:8080/", {}, b"{}")
+
+    assert reply.status == 200
+    assert rebinding.asked == [("hooks.example", 8080)]
+    assert [(host, port) for host, port, _ in connections.made] == [(PUBLIC, 8080)]
+    with pytest.raises(AddressBlocked):
+        await outside.post("http://hooks.example:8080/", {}, b"{}")
+    assert len(connections.made) == 1
+
+
+@pytest.mark.parametrize("host", ["2130706433", "0x7f.1", "127.1", "0177.0.0.1", "localhost"])
+async def test_other_spellings_of_an_internal_address_are_refused(
+    connections: Connections, host: str
+) -> None:
+    """The system's own resolver reads them, and what it read is judged."""
+    with pytest.raises(AddressBlocked):
+        await Outside().post(f"http://{host}/", {}, b"{}")
+    assert connections.made == []
+
+
+async def test_the_certificate_must_be_the_names_though_its_address_is_called(
+    connections: Connections,
+) -> None:
+    await Outside(resolve=Names([PUBLIC])).post("https://hooks.example/", {}, b"{}")
+    [(host, port, wishes)] = connections.made
+    assert (host, port, wishes["server_hostname"]) == (PUBLIC, 443, "hooks.example")
+    assert wishes["ssl"].verify_mode is ssl.CERT_REQUIRED
+    assert wishes["ssl"].check_hostname
+
+
+async def test_a_body_arrives_as_it_was_sent() -> None:
+    async with Receiver() as receiver:
+        outside = Outside(allow=HERE)
+        reply = await outside.post(receiver.url, {"X-One": "1"}, b'{"a":"\xc3\xbc"}')
+    assert reply == Reply(204)
+    [request] = receiver.requests
+    assert request.line == "POST /hook?a=1 HTTP/1.1"
+    assert request.headers["host"] == f"127.0.0.1:{receiver.port}"
+    assert request.headers["x-one"] == "1"
+    assert request.body == b'{"a":"\xc3\xbc"}'
+
+
+async def test_a_redirect_is_told_and_not_followed() -> None:
+    async with Receiver() as inside:
+        to = f"HTTP/1.1 302 Found\r\nLocation: {inside.url}\r\n\r\n".encode()
+        async with Receiver(to) as receiver:
+            reply = await Outside(allow=HERE).post(receiver.url, {}, b"{}")
+    assert reply.status == 302
+    assert inside.requests == []
+
+
+async def test_an_answer_says_when_to_come_again() -> None:
+    interim = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+    answers = {
+        b"Retry-After: 7": 7.0,
+        b"Retry-After: Fri, 31 Dec 1999 23:59:59 GMT": None,
+        b"Retry-After: -1": None,
+    }
+    for header, seconds in answers.items():
+        answer = interim + b"HTTP/1.1 503 Busy\r\n" + header + b"\r\n\r\nbusy"
+        async with Receiver(answer) as receiver:
+            reply = await Outside(allow=HERE).post(receiver.url, {}, b"{}")
+        assert reply == Reply(503, seconds)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"SSH-2.0-OpenSSH\r\n", id="another protocol"),
+        pytest.param(b"HTTP/1.1 2xx OK\r\n\r\n", id="no number"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nA: " + b"x" * 20_000, id="an endless line"),
+        pytest.param(b"HTTP/1.1 200 OK\r\n" + b"A: 1\r\n" * 1000, id="endless headers"),
+        pytest.param(b"HTTP/1.1 103 Wait\r\n\r\n" * 10, id="endless hints"),
+    ],
+)
+async def test_an_answer_that_is_none_is_a_failure(answer: bytes) -> None:
+    async with Receiver(answer) as receiver:
+        with pytest.raises(Undelivered, match="could not be reached"):
+            await Outside(allow=HERE).post(receiver.url, {}, b"{}")
+
+
+async def test_an_address_where_nobody_listens_is_a_failure() -> None:
+    async with Receiver() as receiver:
+        url = receiver.url
+    with pytest.raises(Undelivered, match="could not be reached"):
+        await Outside(allow=HERE).post(url, {}, b"{}")
+
+
+async def test_a_name_that_nobody_knows_is_a_failure() -> None:
+    with pytest.raises(Undelivered, match="has no address"):
+        await Outside(resolve=Names([])).post("http://hooks.example/", {}, b"{}")
+
+
+async def test_a_receiver_that_never_answers_is_given_up() -> None:
+    outside = Outside(allow=HERE, timeout_seconds=0.2)
+    async with Receiver(None) as silent:
+        with pytest.raises(Undelivered, match=r"did not answer within 0\.2 s"):
+            await outside.post(silent.url, {}, b"{}")
+
+
+def test_networks_are_read_or_refused() -> None:
+    assert [str(one) for one in read_networks(["10.0.0.0/8", "fd00::/8"])] == [
+        "10.0.0.0/8",
+        "fd00::/8",
+    ]
+    with pytest.raises(BadData, match="no network"):
+        read_networks(["ten"])

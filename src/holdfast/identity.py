@@ -60,6 +60,16 @@ def mint_token_id() -> str:
     return f"{time.time_ns() // 1000:014x}{os.urandom(3).hex()}"
 
 
+def mint_key() -> bytes:
+    """Make a key of 256 bits."""
+    return os.urandom(32)
+
+
+def unix_seconds() -> float:
+    """Tell the system's time, for whoever has no store to ask."""
+    return time.time_ns() / 1e9
+
+
 def mint_worker() -> str:
     """Name a worker, anew at every start of a process: a name never comes back after a restart."""
     return f"{socket.gethostname()[:100]}:{os.getpid()}:{os.urandom(5).hex()}"

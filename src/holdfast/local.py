@@ -35,6 +35,7 @@ from holdfast.services.session import Session
 from holdfast.spans import Span, span_seconds
 from holdfast.tasks import Task
 from holdfast.telemetry.tracing import trace_id_of
+from holdfast.webhooks import MadeWebhook, WantedWebhook, WebhookDesk, WebhookList, WebhookView
 
 DEFAULT_TENANT = "default"
 _ASIDE = ("task", "args", "tenant", "parent", "traceparent", "deadline_at", "policy")
@@ -386,6 +387,22 @@ class LocalOperations:
             reason=_text(reason, "reason"),
             request_id=_text(request_id, "request_id"),
         )
+
+    async def add_webhook(self, wanted: WantedWebhook) -> MadeWebhook:
+        """Make a webhook: from now on it is told of the ends of jobs."""
+        return await self._webhook_desk.add(wanted)
+
+    async def webhooks(self, *, before: str | None = None, limit: int = 100) -> WebhookList:
+        """List webhooks, newest first."""
+        return await self._webhook_desk.page(before=before, limit=limit)
+
+    async def remove_webhook(self, id: str) -> WebhookView:
+        """End a webhook; what was not delivered yet is not."""
+        return await self._webhook_desk.remove(id)
+
+    @property
+    def _webhook_desk(self) -> WebhookDesk:
+        return WebhookDesk(self._store, actor=self._control.label, tenant=self._tenant)
 
     async def workers(self, *, seen_since: int | None = None, limit: int = 1000) -> Roll:
         """List workers, live, silent and ended ones."""

@@ -25,6 +25,7 @@ from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import State
 from holdfast.ports import LogLine, Page, Query, QueueStatus, Submitted, WorkerStatus
 from holdfast.spans import Span
+from holdfast.webhooks import MadeWebhook, WantedWebhook, WebhookList, WebhookView
 
 BULK = 1000
 """How many letters one call settles at most."""
@@ -243,3 +244,12 @@ class Operations(Protocol):
 
     async def workers(self, *, seen_since: int | None = None, limit: int = 1000) -> Roll:
         """List workers, live, silent and ended ones."""
+
+    async def add_webhook(self, wanted: WantedWebhook) -> MadeWebhook:
+        """Make a webhook: from now on it is told of the ends of jobs."""
+
+    async def webhooks(self, *, before: str | None = None, limit: int = 100) -> WebhookList:
+        """List webhooks, newest first."""
+
+    async def remove_webhook(self, id: str) -> WebhookView:
+        """End a webhook; what was not delivered yet is not."""

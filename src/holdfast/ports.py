@@ -285,6 +285,51 @@ class Token(Struct, frozen=True, kw_only=True):
     revoked_by: str | None
 
 
+class NewWebhook(Struct, frozen=True, kw_only=True):
+    """A webhook to be kept: whom to tell of the ends of which jobs."""
+
+    id: str
+    """Later webhooks have higher ids."""
+    tenant: str
+    url: str
+    secret: str
+    """What its messages are signed with."""
+    states: frozenset[State] | None = None
+    """None: every end."""
+    queue: str | None = None
+    """None: of all queues."""
+    task: str | None = None
+    """None: of all tasks."""
+    created_by: str
+
+
+class Webhook(Struct, frozen=True, kw_only=True):
+    """A webhook as it is kept, its times by the store's clock."""
+
+    id: str
+    tenant: str
+    url: str
+    secret: str | None
+    """None once it is removed."""
+    states: frozenset[State] | None
+    queue: str | None
+    task: str | None
+    created_at: int
+    created_by: str
+    removed_at: int | None
+    removed_by: str | None
+
+    def tells(self, job: Job) -> bool:
+        """Whether it is told of a job's end."""
+        return (
+            self.removed_at is None
+            and job.tenant == self.tenant
+            and (self.states is None or job.state in self.states)
+            and self.queue in (None, job.queue)
+            and self.task in (None, job.task)
+        )
+
+
 class KeyRow(Struct, frozen=True, kw_only=True):
     """A key as it is stored."""
 
@@ -479,6 +524,26 @@ class Store(Protocol):
 
     async def revoke_token(self, id: str, *, actor: str) -> Token | None:
         """End a token for ever; the first who did stays its revoker. None if there is none."""
+
+    async def add_webhook(self, hook: NewWebhook) -> Webhook:
+        """Keep a webhook. One whose id is there already stays as it is, and is returned."""
+
+    async def look_up_webhook(self, id: str) -> Webhook | None:
+        """Read a webhook by id, a removed one too."""
+
+    async def webhooks(
+        self, *, tenant: str | None = None, before: str | None = None, limit: int = 100
+    ) -> list[Webhook]:
+        """List webhooks that are not removed, newest first, after an id: a tenant's, or all."""
+
+    async def remove_webhook(self, id: str, *, actor: str) -> Webhook | None:
+        """End a webhook and forget its secret; the first who did stays its remover."""
+
+    async def cursor(self, name: str) -> str | None:
+        """Read how far somebody who follows the tail has come; None if nowhere yet."""
+
+    async def move_cursor(self, name: str, *, before: str | None, to: str) -> bool:
+        """Move it on, if it still is where it was; else somebody else moved it."""
 
     async def wake_up(self, queues: Sequence[str], *, limit_seconds: float) -> bool:
         """Wait until work may have come, or the limit. A hint: polling alone is also correct."""

@@ -21,6 +21,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/jobs": {"task": "t"},
     "/v1/jobs/batch": {"jobs": [{"task": "t"}]},
     "/v1/jobs/{job}/signal": {"name": "go"},
+    "/v1/webhooks": {"url": "https://hooks.example/"},
     "/v1/tokens": {"name": "n", "role": "viewer"},
     "/v1/jobs/{job}/resolve": {"step": "s", "happened": True},
     "/v1/worker/claim": {"session": "nobodys.1", "request_id": "r"},
@@ -59,7 +60,12 @@ async def ask(
     http: httpx.AsyncClient, method: str, path: str, job: str, token: str = "0"
 ) -> httpx.Response:
     """Say a route's simplest request."""
-    url = path.replace("{job}", job).replace("{queue}", "q").replace("{token}", token)
+    url = (
+        path.replace("{job}", job)
+        .replace("{queue}", "q")
+        .replace("{webhook}", "known1")
+        .replace("{token}", token)
+    )
     body = BODIES.get(path, {}) if method == "POST" else None
     return await http.request(method, url, json=body)
 
@@ -71,6 +77,8 @@ async def test_a_route_takes_a_role_that_covers_it_and_no_other(
 ) -> None:
     made = await call(None).post("/v1/jobs", json={"task": "t", "tenant": "mine"})
     job = made.json()["job_id"]
+    hook = {"url": "https://hooks.example/", "id": "known1", "tenant": "mine"}
+    await call(None).post("/v1/webhooks", json=hook)
     wanted = {"name": "n", "role": "viewer", "tenant": "mine"}
     token = (await call(None).post("/v1/tokens", json=wanted)).json()["about"]["id"]
     everywhere = await ask(call(role.value), method, path, job, token)

@@ -7,7 +7,15 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.states import EventType, KeyKind, Letter, Link, State
 from holdfast.ports import Capacity, EventQuery, LogEntry, Query, Store
 from holdfast.testing.acts import all_jobs, chain, claim, claimed_job, running_job, submit_one
-from holdfast.testing.factories import CONTROL, announcement, fresh, new_job, new_token, owner_of
+from holdfast.testing.factories import (
+    CONTROL,
+    announcement,
+    fresh,
+    new_job,
+    new_token,
+    new_webhook,
+    owner_of,
+)
 from tests.stores.ledgers import problems_of
 from tests.stores.samples import populate, rich
 
@@ -103,6 +111,11 @@ async def _keep(store: Store) -> None:
     await store.revoke_token(token.id, actor="ann")
     await store.tokens(tenant="default")
     await store.fold_counts()
+    hook = await store.add_webhook(new_webhook())
+    await store.webhooks(tenant=hook.tenant)
+    await store.remove_webhook(hook.id, actor="ann")
+    await store.move_cursor("one", before=None, to="1")
+    await store.move_cursor("one", before=await store.cursor("one"), to="2")
     await store.aged(ended_before=(await store.clock()).now, look_at=5)
     await store.erase_bodies([job.id for job in await all_jobs(store)])
     await store.drop_beats(before=(await store.clock()).now)

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.client.problems import error_of
 from holdfast.client.requests import Reply, Requests
@@ -20,7 +21,7 @@ from holdfast.flow.lineage import Lineage
 from holdfast.flow.outcomes import Outcome
 from holdfast.flow.redrive import AS_IT_WAS, Settled, Wish
 from holdfast.flow.why import Why
-from holdfast.identity import mint_request
+from holdfast.identity import mint_id, mint_request
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.payload import check_body, check_text
 from holdfast.lifecycle.times import SECOND
@@ -49,6 +50,7 @@ from holdfast.operations import BULK, Answer, Depth, Ending, Roll, Wanted, Which
 from holdfast.ports import LogLine, Page, Query, QueueStatus, Submitted
 from holdfast.spans import Span, span_seconds
 from holdfast.views import JobView, instant
+from holdfast.webhooks import MadeWebhook, WantedWebhook, WebhookList, WebhookView
 
 POLL_SECONDS = 25.0
 """How long one request waits for a job's end: less than what proxies put up with."""
@@ -301,6 +303,22 @@ class RemoteOperations:
         path = f"/v1/queues/{_segment(queue, 'queue')}/{verb}"
         reply = await self._ask("POST", path, body=Pausing(reason=reason), key=_key(request_id))
         return reply.read(QueueStatus)
+
+    async def add_webhook(self, wanted: WantedWebhook) -> MadeWebhook:
+        """Make a webhook: from now on it is told of the ends of jobs."""
+        # Named here: asked again because an answer was lost, it makes no second one.
+        named = replace(wanted, id=wanted.id or mint_id().hex)
+        return (await self._ask("POST", "/v1/webhooks", body=named)).read(MadeWebhook)
+
+    async def webhooks(self, *, before: str | None = None, limit: int = 100) -> WebhookList:
+        """List webhooks, newest first."""
+        query = [("limit", str(limit)), *([] if before is None else [("before", before)])]
+        return (await self._ask("GET", "/v1/webhooks", query=query)).read(WebhookList)
+
+    async def remove_webhook(self, id: str) -> WebhookView:
+        """End a webhook; what was not delivered yet is not."""
+        path = f"/v1/webhooks/{_segment(id, 'the id')}"
+        return (await self._ask("DELETE", path)).read(WebhookView)
 
     async def workers(self, *, seen_since: int | None = None, limit: int = 1000) -> Roll:
         """List workers, live, silent and ended ones."""

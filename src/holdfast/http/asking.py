@@ -20,6 +20,7 @@ from holdfast.http.scopes import Caller, Scope
 from holdfast.lifecycle.payload import check_text
 from holdfast.local import LocalOperations
 from holdfast.operations import Answer, Wanted
+from holdfast.outside import Outside
 from holdfast.services.session import Session
 from holdfast.tasks import Task
 from holdfast.telemetry import Meters
@@ -46,6 +47,8 @@ class House(Struct, frozen=True, kw_only=True):
     depths: Depths
     ending: Ending
     """Whoever waits for long does so through it: a server that ends waits for nobody."""
+    outside: Outside
+    """What refuses webhooks' addresses that are not public."""
 
     def check_open(self) -> None:
         """Refuse while the database has not answered yet."""
@@ -66,9 +69,14 @@ class Ask(Struct, frozen=True, kw_only=True):
         return LocalOperations(
             self.house.session,
             name=self.caller.name,
-            tenant=self.caller.tenant_for(self._tenant),
+            tenant=self.tenant,
             tasks=self.house.tasks,
         )
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose jobs the caller acts on; None: everybody's."""
+        return self.caller.tenant_for(self._tenant)
 
     @property
     def _tenant(self) -> str | None:

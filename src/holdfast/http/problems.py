@@ -43,6 +43,8 @@ VERDICTS: tuple[tuple[type[e.HoldfastError], Verdict], ...] = (
         e.NoSuchToken,
         Verdict(404, "No such token", "list the tokens that this one has a say over"),
     ),
+    (e.NoSuchWebhook, Verdict(404, "No such webhook", "list the webhooks of the token's tenant")),
+    (e.AddressBlocked, Verdict(422, "Not a public address", "give one that everybody can reach")),
     (e.TooSlow, Verdict(408, "Too slow", "send the whole body at once; nothing was written")),
     (e.TooLarge, Verdict(413, "Too large", "send less in one request")),
     (e.UnsupportedMedia, Verdict(415, "Unsupported form", "send JSON, not compressed")),

@@ -25,6 +25,8 @@ class Scope(StrEnum):
     """Pause and resume queues: for every tenant at once."""
     METRICS = "metrics"
     """See the server's numbers: of every tenant at once."""
+    WEBHOOKS = "webhooks"
+    """Make, see and remove webhooks."""
     WORK = "work"
     """Claim jobs and report on them."""
     WORKERS = "workers"

@@ -14,7 +14,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import HoldfastError, NoSuchMethod, NoSuchRoute
-from holdfast.http import events, health, jobs, letters, logs, queues, stats, tokens, worker
+from holdfast.http import (
+    events,
+    health,
+    jobs,
+    letters,
+    logs,
+    queues,
+    stats,
+    tokens,
+    webhooks,
+    worker,
+)
 from holdfast.http.asking import Doorkeeper, House
 from holdfast.http.bodies import unfit
 from holdfast.http.documents import openapi
@@ -23,6 +34,7 @@ from holdfast.http.guard import Guard, Limits, request_id_of
 from holdfast.http.live import Live
 from holdfast.http.opening import Beside, opened
 from holdfast.http.problems import problem_response
+from holdfast.outside import Outside
 from holdfast.ports import Store
 from holdfast.services.session import Session
 from holdfast.tasks import Task
@@ -36,6 +48,7 @@ ROUTERS = (
     letters.counting,
     logs.router,
     queues.router,
+    webhooks.router,
     worker.router,
     stats.router,
     tokens.router,
@@ -52,6 +65,7 @@ def make_server(
     meters: Meters | None = None,
     check: Beside | None = None,
     beside: Sequence[Beside] = (),
+    outside: Outside | None = None,
 ) -> FastAPI:
     """Make the application for a store that is not open yet; it opens and closes with it.
 
@@ -67,6 +81,7 @@ def make_server(
         meters=meters,
         depths=Depths(meters),
         ending=Ending(),
+        outside=outside or Outside(),
     )
 
     @asynccontextmanager

@@ -15,7 +15,11 @@ from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Role
 from holdfast.lifecycle.submit import Submission, submit
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import Announcement, NewToken
+from holdfast.ports import (
+    Announcement,
+    NewToken,
+    NewWebhook,
+)
 
 GATEWAY = Actor(Role.GATEWAY, "api")
 SCHEDULER = Actor(Role.SCHEDULER, "one")
@@ -103,3 +107,15 @@ def new_token(**wishes: Any) -> NewToken:
 def owner_of(job: Draft) -> Actor:
     """Speak as whoever holds a job, or would if anybody did."""
     return Actor(Role.OWNER, job.owner or "nobody", job.attempt)
+
+
+def new_webhook(**wishes: Any) -> NewWebhook:
+    """Ask for a webhook; what is not said is plain."""
+    given: dict[str, Any] = {
+        "id": job_ids.mint().hex,
+        "tenant": "default",
+        "url": "https://hooks.example/one",
+        "secret": "whsec_c2VjcmV0",
+        "created_by": "control:ann",
+    }
+    return NewWebhook(**given | wishes)

@@ -14,6 +14,7 @@ from tests.stores.defects import (
     revisions,
     tokens,
     upkeep,
+    webhooks,
     workers,
 )
 
@@ -25,6 +26,7 @@ DEFECTS = (
     *reading.DEFECTS,
     *upkeep.DEFECTS,
     *workers.DEFECTS,
+    *webhooks.DEFECTS,
     *logs.DEFECTS,
     *tokens.DEFECTS,
     *families.DEFECTS,

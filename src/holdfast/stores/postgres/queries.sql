@@ -595,6 +595,42 @@ WHERE name = $1 AND stopped_at IS NULL
 SELECT name, started_at, seen_at, stopped_at, pid, concurrency, host, queues, capabilities, tasks
 FROM workers WHERE seen_at >= $1 ORDER BY seen_at DESC, name LIMIT $2
 
+-- name: add_webhook
+-- A webhook begins, by the store's clock. One that is there already stays as it is.
+INSERT INTO webhooks (id, tenant, url, secret, states, queue, task, created_by, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, holdfast_now())
+ON CONFLICT (id) DO NOTHING
+
+-- name: remove_webhook
+-- A webhook ends; the first who says so is remembered, the secret is not.
+UPDATE webhooks SET removed_at = holdfast_now(), removed_by = $2, secret = NULL
+WHERE id = $1 AND removed_at IS NULL
+
+-- name: look_up_webhook
+-- A webhook by id.
+SELECT id, tenant, url, secret, states, queue, task, created_at, created_by, removed_at,
+    removed_by
+FROM webhooks WHERE id = $1
+
+-- name: webhooks
+-- A page of webhooks that live, newest first: ids are in the order of time.
+SELECT id, tenant, url, secret, states, queue, task, created_at, created_by, removed_at,
+    removed_by
+FROM webhooks WHERE removed_at IS NULL AND id < $1 AND ($2::text IS NULL OR tenant = $2)
+ORDER BY id DESC LIMIT $3
+
+-- name: cursor
+-- How far somebody has come.
+SELECT cursor FROM cursors WHERE name = $1
+
+-- name: begin_cursor
+-- Somebody begins to follow.
+INSERT INTO cursors (name, cursor) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING RETURNING name
+
+-- name: move_cursor
+-- Somebody goes on, from where it was.
+UPDATE cursors SET cursor = $3 WHERE name = $1 AND cursor = $2 RETURNING name
+
 -- name: aged_bound
 -- Where a look for aged jobs ends: so many after an id.
 SELECT id FROM jobs WHERE id > $1 ORDER BY id LIMIT 1 OFFSET $2::bigint - 1

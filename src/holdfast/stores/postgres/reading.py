@@ -23,14 +23,17 @@ from holdfast.ports import (
     QueueStatus,
     Tail,
     Token,
+    Webhook,
     WorkerStatus,
 )
+from holdfast.stores import webhooks
 from holdfast.stores.cursors import LOWEST, read_cursor, write_cursor
 from holdfast.stores.entries import dictionary_problems, entries, named
 from holdfast.stores.logs import read_log
 from holdfast.stores.postgres.base import BY_BLOCKS, PLANNED_EACH_TIME, Base
 from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.tokens import NEWEST, check_id, read_token
+from holdfast.stores.webhooks import check_webhook_id, read_webhook
 from holdfast.stores.workers import read_worker
 
 EVER = 2**62
@@ -203,6 +206,23 @@ class Reading(Base):
         """List tokens, newest first."""
         below = NEWEST if before is None else check_id(before)
         return [read_token(row) for row in await self._fetch("tokens", below, tenant, limit)]
+
+    async def look_up_webhook(self, id: str) -> Webhook | None:
+        """Read a webhook by id."""
+        rows = await self._fetch("look_up_webhook", check_webhook_id(id))
+        return read_webhook(rows[0]) if rows else None
+
+    async def webhooks(
+        self, *, tenant: str | None = None, before: str | None = None, limit: int = 100
+    ) -> list[Webhook]:
+        """List webhooks that are not removed, newest first."""
+        below = webhooks.NEWEST if before is None else check_webhook_id(before)
+        return [read_webhook(row) for row in await self._fetch("webhooks", below, tenant, limit)]
+
+    async def cursor(self, name: str) -> str | None:
+        """Read how far somebody who follows the tail has come."""
+        rows = await self._fetch("cursor", name)
+        return str(rows[0][0]) if rows else None
 
     async def size(self) -> int:
         """Estimate how many jobs there are."""

@@ -21,8 +21,10 @@ from holdfast.ports import (
     LogEntry,
     Mark,
     NewToken,
+    NewWebhook,
     QueueStatus,
     Token,
+    Webhook,
 )
 from holdfast.stores.due import oldest_first
 from holdfast.stores.logs import log_row
@@ -32,6 +34,7 @@ from holdfast.stores.postgres.migrate import check_schema
 from holdfast.stores.postgres.rebuilding import rebuild_rows
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.tokens import check_actor, check_id, token_row
+from holdfast.stores.webhooks import check_webhook_id, webhook_row
 from holdfast.stores.workers import FORGET_BATCH, worker_row
 
 FOLD_BATCH, FOLD_ROUNDS = 10_000, 100
@@ -250,6 +253,27 @@ class PostgresStore(Committing):
         """End a token for ever."""
         await self._fetch("revoke_token", check_id(id), check_actor(actor))
         return (await self.look_up_tokens([id]))[0]
+
+    # -- webhooks
+
+    async def add_webhook(self, hook: NewWebhook) -> Webhook:
+        """Keep a webhook."""
+        await self._fetch("add_webhook", *webhook_row(hook))
+        kept = await self.look_up_webhook(hook.id)
+        assert kept is not None
+        return kept
+
+    async def remove_webhook(self, id: str, *, actor: str) -> Webhook | None:
+        """End a webhook and forget its secret."""
+        check_text(actor, "actor", limit=200)
+        await self._fetch("remove_webhook", check_webhook_id(id), actor)
+        return await self.look_up_webhook(id)
+
+    async def move_cursor(self, name: str, *, before: str | None, to: str) -> bool:
+        """Move it on, if it still is where it was."""
+        if before is None:
+            return bool(await self._fetch("begin_cursor", name, to))
+        return bool(await self._fetch("move_cursor", name, before, to))
 
     # -- rebuild
 

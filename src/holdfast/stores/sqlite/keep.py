@@ -11,7 +11,16 @@ from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.seal import switched
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import LOG_LINES, WORKER_MEMORY, Due, KeyRow, Mark, QueueStatus, Token
+from holdfast.ports import (
+    LOG_LINES,
+    WORKER_MEMORY,
+    Due,
+    KeyRow,
+    Mark,
+    QueueStatus,
+    Token,
+    Webhook,
+)
 from holdfast.stores.columns import JOB_COLUMNS
 from holdfast.stores.due import oldest_first
 from holdfast.stores.logs import Row
@@ -20,6 +29,7 @@ from holdfast.stores.sqlite.rows import job_row
 from holdfast.stores.sqlite.session import SQL, Session, fragment
 from holdfast.stores.sqlite.turn import Turn
 from holdfast.stores.tokens import read_token
+from holdfast.stores.webhooks import read_webhook
 from holdfast.stores.workers import FORGET_BATCH
 
 CLAIM_MEMORY = 600 * SECOND
@@ -147,6 +157,26 @@ def revoke_token(turn: Turn, id: str, actor: str) -> Token | None:
     turn.write("revoke_token", [(id, actor, turn.now)])
     row = turn.row("look_up_tokens", (id,))
     return None if row is None else read_token(row)
+
+
+def add_webhook(turn: Turn, row: tuple[Any, ...]) -> Webhook:
+    """Keep a webhook, or find that it is there."""
+    turn.write("add_webhook", [(*row, turn.now)])
+    return read_webhook(turn.rows("look_up_webhook", row[:1])[0])
+
+
+def remove_webhook(turn: Turn, id: str, actor: str) -> Webhook | None:
+    """End a webhook, and read it."""
+    turn.write("remove_webhook", [(id, actor, turn.now)])
+    row = turn.row("look_up_webhook", (id,))
+    return None if row is None else read_webhook(row)
+
+
+def move_cursor(turn: Turn, name: str, before: str | None, to: str) -> bool:
+    """Begin to follow, or go on from where it was."""
+    if before is None:
+        return turn.write("begin_cursor", [(name, to)]) == 1
+    return turn.write("move_cursor", [(name, before, to)]) == 1
 
 
 def unmark(turn: Turn, marks: Sequence[Mark]) -> None:

@@ -421,6 +421,42 @@ UPDATE workers SET seen_at = ?1, stopped_at = ?1 WHERE name = ?2 AND stopped_at 
 SELECT name, started_at, seen_at, stopped_at, pid, concurrency, host, queues, capabilities, tasks
 FROM workers WHERE seen_at >= ? ORDER BY seen_at DESC, name LIMIT ?
 
+-- name: add_webhook
+-- A webhook begins, by the store's clock. One that is there already stays as it is.
+INSERT INTO webhooks (id, tenant, url, secret, states, queue, task, created_by, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING
+
+-- name: remove_webhook
+-- A webhook ends; the first who says so is remembered, the secret is not.
+UPDATE webhooks SET removed_at = ?3, removed_by = ?2, secret = NULL
+WHERE id = ?1 AND removed_at IS NULL
+
+-- name: look_up_webhook
+-- A webhook by id.
+SELECT id, tenant, url, secret, states, queue, task, created_at, created_by, removed_at,
+    removed_by
+FROM webhooks WHERE id = ?
+
+-- name: webhooks
+-- A page of webhooks that live, newest first: ids are in the order of time.
+SELECT id, tenant, url, secret, states, queue, task, created_at, created_by, removed_at,
+    removed_by
+FROM webhooks WHERE removed_at IS NULL AND id < ?1 AND (?2 IS NULL OR tenant = ?2)
+ORDER BY id DESC LIMIT ?3
+
+-- name: cursor
+-- How far somebody has come.
+SELECT cursor FROM cursors WHERE name = ?
+
+-- name: begin_cursor
+-- Somebody begins to follow.
+INSERT INTO cursors (name, cursor) VALUES (?, ?) ON CONFLICT (name) DO NOTHING
+
+-- name: move_cursor
+-- Somebody goes on, from where it was.
+UPDATE cursors SET cursor = ?3 WHERE name = ?1 AND cursor = ?2
+
 -- name: aged_bound
 -- Where a look for aged jobs ends: so many after an id.
 SELECT id FROM jobs WHERE id > ? ORDER BY id LIMIT 1 OFFSET ? - 1

@@ -24,6 +24,7 @@ from holdfast.ports import (
     QueueStatus,
     Tail,
     Token,
+    Webhook,
     WorkerStatus,
 )
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
@@ -32,6 +33,7 @@ from holdfast.stores.entries import dictionary_problems, entries, named
 from holdfast.stores.logs import read_log
 from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
 from holdfast.stores.tokens import read_token
+from holdfast.stores.webhooks import read_webhook
 from holdfast.stores.workers import read_worker
 
 EVER = 2**62
@@ -221,6 +223,23 @@ def look_up_tokens(session: Session, ids: Sequence[str]) -> list[Token | None]:
 def tokens(session: Session, tenant: str | None, before: str, limit: int) -> list[Token]:
     """List tokens, newest first."""
     return [read_token(row) for row in session.rows("tokens", (before, tenant, limit))]
+
+
+def look_up_webhook(session: Session, id: str) -> Webhook | None:
+    """Read a webhook by id."""
+    row = session.row("look_up_webhook", (id,))
+    return None if row is None else read_webhook(row)
+
+
+def webhooks(session: Session, tenant: str | None, before: str, limit: int) -> list[Webhook]:
+    """List webhooks that are not removed, newest first."""
+    return [read_webhook(row) for row in session.rows("webhooks", (before, tenant, limit))]
+
+
+def cursor(session: Session, name: str) -> str | None:
+    """Read how far somebody has come."""
+    row = session.row("cursor", (name,))
+    return None if row is None else str(row[0])
 
 
 def ledger_end(session: Session) -> bytes:

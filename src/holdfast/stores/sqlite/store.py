@@ -31,6 +31,7 @@ from holdfast.ports import (
     LogLine,
     Mark,
     NewToken,
+    NewWebhook,
     Outcome,
     Page,
     Query,
@@ -39,8 +40,10 @@ from holdfast.ports import (
     SubmitOutcome,
     Tail,
     Token,
+    Webhook,
     WorkerStatus,
 )
+from holdfast.stores import webhooks
 from holdfast.stores.logs import log_row
 from holdfast.stores.sqlite import keep, read
 from holdfast.stores.sqlite.claim import Claims
@@ -53,6 +56,7 @@ from holdfast.stores.sqlite.session import Session
 from holdfast.stores.sqlite.submit import submit
 from holdfast.stores.sqlite.turn import Turn
 from holdfast.stores.tokens import NEWEST, check_actor, check_id, token_row
+from holdfast.stores.webhooks import check_webhook_id, webhook_row
 from holdfast.stores.workers import worker_row
 
 T = TypeVar("T")
@@ -331,6 +335,37 @@ class SqliteStore:
         check_id(id)
         check_actor(actor)
         return await self._write(lambda turn: keep.revoke_token(turn, id, actor))
+
+    async def add_webhook(self, hook: NewWebhook) -> Webhook:
+        """Keep a webhook."""
+        row = webhook_row(hook)
+        return await self._write(lambda turn: keep.add_webhook(turn, row))
+
+    async def look_up_webhook(self, id: str) -> Webhook | None:
+        """Read a webhook by id."""
+        check_webhook_id(id)
+        return await self._read(lambda session: read.look_up_webhook(session, id))
+
+    async def webhooks(
+        self, *, tenant: str | None = None, before: str | None = None, limit: int = 100
+    ) -> list[Webhook]:
+        """List webhooks that are not removed, newest first."""
+        below = webhooks.NEWEST if before is None else check_webhook_id(before)
+        return await self._read(lambda session: read.webhooks(session, tenant, below, limit))
+
+    async def remove_webhook(self, id: str, *, actor: str) -> Webhook | None:
+        """End a webhook and forget its secret."""
+        check_webhook_id(id)
+        check_text(actor, "actor", limit=200)
+        return await self._write(lambda turn: keep.remove_webhook(turn, id, actor))
+
+    async def cursor(self, name: str) -> str | None:
+        """Read how far somebody who follows the tail has come."""
+        return await self._read(lambda session: read.cursor(session, name))
+
+    async def move_cursor(self, name: str, *, before: str | None, to: str) -> bool:
+        """Move it on, if it still is where it was."""
+        return await self._write(lambda turn: keep.move_cursor(turn, name, before, to))
 
     async def wake_up(self, queues: Sequence[str], *, limit_seconds: float) -> bool:
         """Wait until work may have come since the last claim from these queues, or the limit."""

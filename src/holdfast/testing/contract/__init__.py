@@ -40,6 +40,7 @@ from holdfast.testing.contract.submitting import Submitting
 from holdfast.testing.contract.summing import Summing
 from holdfast.testing.contract.sweeping import Sweeping
 from holdfast.testing.contract.tokens import Tokens
+from holdfast.testing.contract.webhooks import Webhooks
 from holdfast.testing.invariants import assert_invariants
 
 
@@ -59,6 +60,7 @@ class StoreContract(
     Summing,
     Keeping,
     Announcing,
+    Webhooks,
     KeepingLogs,
     Tokens,
     Families,

@@ -1,0 +1,182 @@
+"""The postman: follows the ends of jobs, and delivers what webhooks are to be told, as jobs.
+
+A message that is not taken is tried again for about a day, then it lies in the dead letters.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from holdfast import __version__
+from holdfast.errors import PermanentError, Undelivered
+from holdfast.flow.tell import Errand, Route, Told, is_ending, tell
+from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent
+from holdfast.lifecycle.states import Role
+from holdfast.lifecycle.times import SECOND
+from holdfast.options import Backoff
+from holdfast.outside import Outside, Reply
+from holdfast.ports import Store, Webhook
+from holdfast.runners.lazily import LazyProcesses
+from holdfast.services.rounds import Rounds
+from holdfast.services.worker import Worker
+from holdfast.tasks import TaskSet, make_task
+from holdfast.telemetry import Meters
+from holdfast.webhooks import QUEUE, TASK, message_of, signed
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 0.5
+"""Rest after a look that found nothing new: how late a message may set out."""
+CONCURRENCY = 100
+"""Messages on their way at once: they mostly wait for somebody else."""
+GRACE_SECONDS = 5.0
+RETRIES = 30
+BACKOFF = Backoff(first="5s", factor=2, max="1h")
+LONGEST_RETRY_SECONDS = 3600.0
+"""How long a receiver may put us off."""
+GONE = 410
+
+
+class Follower(Rounds):
+    """One loop of looks at what came since."""
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        route: Route,
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+        on_look: Callable[[Told], None] | None = None,
+        meters: Meters | None = None,
+    ) -> None:
+        """Take the store; `run` begins."""
+        super().__init__("webhooks", self._turn, meters=meters)
+        self._store = store
+        self._actor = Actor(Role.GATEWAY, name)
+        self._route = route
+        self._idle = idle_seconds
+        self._on_look = on_look
+
+    async def _turn(self) -> float:
+        report = await tell(self._store, self._actor, self._route)
+        for problem in report.refused:
+            log.error("a webhook's message could not be submitted: %s", problem)
+        if self._on_look is not None:
+            self._on_look(report)
+        return 0.0 if report.more else self._idle
+
+
+class Postman:
+    """The follower, and a worker for what it finds."""
+
+    def __init__(
+        self,
+        make_store: Callable[[], Store],
+        name: str,
+        *,
+        outside: Outside | None = None,
+        meters: Meters | None = None,
+        tick_seconds: float = 1.0,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        """Take what makes stores of its own; `run` begins."""
+        self._make_store = make_store
+        self._name = name
+        self._outside = outside or Outside()
+        self._meters = meters
+        self._tick = tick_seconds
+        self._idle = idle_seconds
+        self._follower: Follower | None = None
+
+    async def run(self, store: Store) -> None:
+        """Follow and deliver, until stopped or cancelled."""
+        delivery = Delivery(store, self._outside)
+        tasks = TaskSet()
+        task = make_task(delivery.deliver, {
+            "name": TASK, "queue": QUEUE, "retries": RETRIES, "backoff": BACKOFF,
+        })  # fmt: skip
+        tasks.add(task)
+        route = Route(task=TASK, queue=QUEUE, policy=task.policy)
+        self._follower = Follower(
+            store, self._name, route, idle_seconds=self._idle, meters=self._meters
+        )
+        async with Worker(
+            self._make_store(),
+            tasks,
+            keeper_store=self._make_store(),
+            children=LazyProcesses(_no_module, 1),
+            queues=[QUEUE],
+            concurrency=CONCURRENCY,
+            grace_seconds=GRACE_SECONDS,
+            tick_seconds=self._tick,
+            reconcile=False,
+        ):
+            await self._follower.run()
+
+    def stop(self) -> None:
+        """End in order: what is on its way gets a moment, the rest is given back."""
+        if self._follower is not None:
+            self._follower.stop()
+
+
+def _no_module() -> str:
+    raise PermanentError("no message is delivered in a process of its own")
+
+
+class Delivery:
+    """Delivers one message at a time."""
+
+    def __init__(self, store: Store, outside: Outside) -> None:
+        """Read from an open store, send through `outside`."""
+        self._store = store
+        self._outside = outside
+
+    async def deliver(self, webhook: str, job: str, rev: int) -> dict[str, Any]:
+        """Send a webhook's message; returns what it was answered with.
+
+        What it says is read from the ledger, not taken from whoever submitted this: nobody can
+        have a message signed that is not true.
+        """
+        errand = Errand(webhook=webhook, job=job, rev=rev)
+        hook = await self._store.look_up_webhook(webhook)
+        if hook is None or hook.secret is None:
+            return {"skipped": "the webhook was removed"}
+        ended, event = await self._ending(hook, errand)
+        body = message_of(ended, event)
+        now = (await self._store.clock()).now
+        id_ = f"msg_{webhook}_{ended.id.hex}_{rev}"
+        headers = {
+            "content-type": "application/json",
+            "user-agent": f"holdfast/{__version__}",
+            **signed(hook.secret, id_, now // SECOND, body),
+        }
+        return _settled(await self._outside.post(hook.url, headers, body))
+
+    async def _ending(self, hook: Webhook, errand: Errand) -> tuple[Job, LoggedEvent]:
+        try:
+            id_ = JobId(UUID(errand.job))
+        except ValueError as error:
+            raise PermanentError(f"{errand.job!r} is no job's internal id") from error
+        [job] = await self._store.get([id_])
+        events = await self._store.events(id_, after=errand.rev - 1, limit=1)
+        # A webhook is told of its own tenant's jobs, whatever this job was submitted with.
+        if job is None or job.tenant != hook.tenant or not events or not is_ending(events[0]):
+            raise PermanentError(f"job {errand.job} did not end at revision {errand.rev}")
+        return job, events[0]
+
+
+def _settled(reply: Reply) -> dict[str, Any]:
+    """Judge an answer: taken, never to be sent again, or to be tried again."""
+    if 200 <= reply.status < 300:
+        return {"status": reply.status}
+    if reply.status == GONE:
+        raise PermanentError("the receiver answers 410: it wants no more", code="webhook_gone")
+    after = reply.retry_after_seconds
+    raise Undelivered(
+        f"the receiver answers {reply.status}",
+        retry_in=None if after is None else min(after, LONGEST_RETRY_SECONDS),
+    )

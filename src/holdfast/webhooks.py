@@ -1,0 +1,290 @@
+"""Webhooks: whom to tell of the ends of jobs, what they are told, and how they know who says it.
+
+Messages are signed as standardwebhooks.com says, so that receivers find a library for it in their
+language; in Python `check_signature` is enough.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from collections.abc import Mapping
+from hashlib import sha256
+from hmac import compare_digest
+from hmac import new as hmac
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.errors import BadData, Forbidden, KeyConflict, NoSuchWebhook, ValidationError
+from holdfast.flow.tell import FOLLOWER
+from holdfast.identity import mint_id, mint_key, unix_seconds
+from holdfast.lifecycle.job import Job, LoggedEvent
+from holdfast.lifecycle.states import State
+from holdfast.outside import Outside, read_target
+from holdfast.ports import NewWebhook, Store, Webhook
+from holdfast.views import Instant, instant
+
+TASK, QUEUE = "holdfast.webhook", "holdfast.webhooks"
+"""The jobs that deliver messages. Their own ends are told to nobody."""
+PREFIX = "whsec_"
+TOLERANCE_SECONDS = 300
+"""How old a message may be that a receiver takes for genuine: an older one may be replayed."""
+LIMIT = 100
+"""Webhooks of a tenant: each end of a job makes a job for every one of them."""
+DEFAULT_TENANT = "default"
+
+
+class WantedWebhook(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A webhook as it is asked for."""
+
+    url: str
+    states: list[State] | None = None
+    """Of which ends it is told; null: of all."""
+    queue: str | None = None
+    """Of which queue's jobs; null: of all."""
+    task: str | None = None
+    """Of which task's jobs; null: of all."""
+    tenant: str | None = None
+    """Only for whoever acts for all tenants; else it is the asker's own."""
+    id: str | None = None
+    """Letters and digits of your own choice: the same again makes no second one."""
+
+
+class WebhookView(Struct, frozen=True, kw_only=True):
+    """A webhook as it is told: all but its secret."""
+
+    id: str
+    tenant: str
+    url: str
+    states: list[State] | None
+    queue: str | None
+    task: str | None
+    created_at: Instant
+    created_by: str
+    removed_at: Instant | None
+    removed_by: str | None
+
+    @classmethod
+    def of(cls, hook: Webhook) -> WebhookView:
+        """Tell a webhook."""
+        return cls(
+            id=hook.id,
+            tenant=hook.tenant,
+            url=hook.url,
+            states=None if hook.states is None else sorted(hook.states),
+            queue=hook.queue,
+            task=hook.task,
+            created_at=instant(hook.created_at),
+            created_by=hook.created_by,
+            removed_at=None if hook.removed_at is None else instant(hook.removed_at),
+            removed_by=hook.removed_by,
+        )
+
+
+class MadeWebhook(Struct, frozen=True, kw_only=True):
+    """A new webhook, and the secret by which its messages can be told from forged ones."""
+
+    secret: str
+    """Shown this once."""
+    about: WebhookView
+
+
+class WebhookList(Struct, frozen=True, kw_only=True):
+    """Webhooks, newest first; `next` is the cursor of the page after, null at the end."""
+
+    webhooks: list[WebhookView]
+    next: str | None
+
+
+class EndedJob(Struct, frozen=True, kw_only=True):
+    """A job that has ended, as a webhook is told of it. Its result is for whoever asks for it."""
+
+    id: str
+    internal_id: str
+    tenant: str
+    task: str
+    queue: str
+    state: State
+    rev: int
+    epoch: int
+    attempt: int
+    """With the epoch and the id the token of the attempt that ended it (B32)."""
+    error_code: str | None
+    workflow_id: str | None
+    created_at: Instant
+    finished_at: Instant
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """What a webhook is told."""
+
+    type: str
+    """`job.` and the state."""
+    timestamp: Instant
+    """When the job ended, by the store's clock."""
+    data: EndedJob
+
+
+def message_of(job: Job, event: LoggedEvent) -> bytes:
+    """Write a message down; the same at every try."""
+    data = EndedJob(
+        id=job.public_id,
+        internal_id=str(job.id),
+        tenant=job.tenant,
+        task=job.task,
+        queue=job.queue,
+        state=event.to_state,
+        rev=event.rev,
+        epoch=job.epoch or 1,
+        attempt=event.attempt,
+        error_code=job.error_code,
+        workflow_id=job.workflow_id,
+        created_at=instant(job.created_at),
+        finished_at=instant(event.at),
+    )
+    type = f"job.{event.to_state.value}"
+    return msgspec.json.encode(Message(type=type, timestamp=instant(event.at), data=data))
+
+
+def signed(secret: str, id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """Give the headers that name a message, its time, and prove who says it."""
+    return {
+        "webhook-id": id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": f"v1,{_signature(secret, id, str(timestamp), body)}",
+    }
+
+
+def check_signature(
+    secret: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    now: float | None = None,
+    tolerance_seconds: float = TOLERANCE_SECONDS,
+) -> str:
+    """Prove, for a receiver, that a message is genuine and fresh; returns its id.
+
+    The id is the same at every try of one message: who keeps it can do a thing once. `headers` by
+    their names in lower case; `now` is the time in seconds since 1970, if not the system's.
+    ValidationError if the message is not to be trusted.
+    """
+    try:
+        id, sent, said = (headers[f"webhook-{name}"] for name in ("id", "timestamp", "signature"))
+        age = (unix_seconds() if now is None else now) - int(sent)
+    except (KeyError, ValueError) as error:
+        raise ValidationError(f"the message is not signed: {error}") from error
+    if abs(age) > tolerance_seconds:
+        raise ValidationError(f"the message is {age:.0f} s old; it may be a replayed one")
+    expected = f"v1,{_signature(secret, id, sent, body)}".encode()
+    if not any(compare_digest(expected, one.encode()) for one in said.split(" ")):
+        raise ValidationError("the signature is not of this message and secret")
+    return id
+
+
+def _signature(secret: str, id: str, timestamp: str, body: bytes) -> str:
+    try:
+        key = b64decode(secret.removeprefix(PREFIX), validate=True)
+    except (NotBase64, ValueError) as error:
+        raise BadData(f"a webhook's secret is {PREFIX} and base64") from error
+    text = f"{id}.{timestamp}.".encode() + body
+    return b64encode(hmac(key, text, sha256).digest()).decode()
+
+
+class WebhookDesk:
+    """Makes, lists and removes webhooks for an actor, of what that may see."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        actor: str,
+        tenant: str | None = None,
+        queues: frozenset[str] | None = None,
+        outside: Outside | None = None,
+    ) -> None:
+        """Act for a tenant and queues; None acts for all.
+
+        `outside` refuses addresses that messages would not be sent to; without it, a url need
+        only be one.
+        """
+        self._store = store
+        self._actor = actor
+        self._tenant = tenant
+        self._queues = queues
+        self._check_url = read_target if outside is None else outside.check
+
+    async def add(self, wanted: WantedWebhook) -> MadeWebhook:
+        """Make a webhook: from now on it is told of the ends of jobs."""
+        tenant = self._tenant_of(wanted.tenant)
+        self._check_url(wanted.url)
+        self._check_queue(wanted.queue)
+        live = await self._store.webhooks(tenant=tenant, limit=LIMIT)
+        if len(live) >= LIMIT and wanted.id not in {hook.id for hook in live}:
+            raise BadData(f"tenant {tenant!r} has {LIMIT} webhooks; remove one first")
+        if await self._store.cursor(FOLLOWER) is None:
+            # Before the webhook is there: what ends from then on must lie behind the cursor.
+            end = await self._store.tail_end()
+            await self._store.move_cursor(FOLLOWER, before=None, to=end)
+        kept = await self._store.add_webhook(
+            NewWebhook(
+                id=wanted.id or mint_id().hex,
+                tenant=tenant,
+                url=wanted.url,
+                secret=PREFIX + b64encode(mint_key()).decode(),
+                states=None if wanted.states is None else frozenset(wanted.states),
+                queue=wanted.queue,
+                task=wanted.task,
+                created_by=self._actor,
+            )
+        )
+        if (kept.tenant, kept.url) != (tenant, wanted.url) or kept.secret is None:
+            raise KeyConflict(f"there was another webhook {kept.id!r} already")
+        return MadeWebhook(secret=kept.secret, about=WebhookView.of(kept))
+
+    async def page(self, *, before: str | None = None, limit: int = 100) -> WebhookList:
+        """List webhooks, newest first."""
+        # One more than asked for tells whether there is a next page.
+        found = await self._store.webhooks(tenant=self._tenant, before=before, limit=limit + 1)
+        page = found[:limit]
+        return WebhookList(
+            webhooks=[WebhookView.of(hook) for hook in page if self._covers(hook.queue)],
+            next=page[-1].id if len(found) > limit else None,
+        )
+
+    async def get(self, id: str) -> WebhookView:
+        """Read a webhook."""
+        return WebhookView.of(await self._found(id))
+
+    async def remove(self, id: str) -> WebhookView:
+        """End a webhook; what was not delivered yet is not. Repeating is success."""
+        found = await self._found(id)
+        removed = await self._store.remove_webhook(found.id, actor=self._actor)
+        return WebhookView.of(removed or found)
+
+    async def _found(self, id: str) -> Webhook:
+        known = await self._store.look_up_webhook(id) if _is_id(id) else None
+        mine = known is not None and self._tenant in (None, known.tenant)
+        if known is None or not mine or not self._covers(known.queue):
+            raise NoSuchWebhook(f"no webhook {id!r}")
+        return known
+
+    def _tenant_of(self, said: str | None) -> str:
+        if self._tenant is None:
+            return DEFAULT_TENANT if said is None else said
+        if said not in (None, self._tenant):
+            raise BadData(f"tenant must be left out, or be {self._tenant!r}")
+        return self._tenant
+
+    def _covers(self, queue: str | None) -> bool:
+        return self._queues is None or queue in self._queues
+
+    def _check_queue(self, queue: str | None) -> None:
+        if not self._covers(queue):
+            mine = ", ".join(sorted(self._queues or ()))
+            raise Forbidden(f"this token is for {mine}: name one of these as the webhook's queue")
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isalnum() and len(text) <= 40

@@ -1,0 +1,141 @@
+"""Webhooks over HTTP: made, listed, read and removed by those who have a say over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from holdfast.http.scopes import Caller, TokenRole
+
+Call = Callable[[str | None], httpx.AsyncClient]
+HOOK = {"url": "https://hooks.example/one?x=1"}
+
+
+async def test_a_webhook_is_made_listed_read_and_removed(call: Call) -> None:
+    mine = call("operator@mine")
+    made = await mine.post("/v1/webhooks", json=HOOK | {"states": ["failed"], "queue": "q"})
+    assert made.status_code == 201
+    assert made.headers["cache-control"] == "no-store"
+    assert made.json()["secret"].startswith("whsec_")
+    about = made.json()["about"]
+    assert about["url"] == HOOK["url"]
+    assert (about["tenant"], about["states"], about["queue"]) == ("mine", ["failed"], "q")
+    assert about["created_by"] == "control:operator-of-mine"
+
+    listed = (await mine.get("/v1/webhooks")).json()
+    assert listed == {"webhooks": [about], "next": None}
+    one = f"/v1/webhooks/{about['id']}"
+    assert (await mine.get(one)).json() == about
+    assert made.json()["secret"] not in (await mine.get(one)).text
+    removed = (await mine.delete(one)).json()
+    assert removed["removed_by"] == "control:operator-of-mine"
+    assert (await mine.get("/v1/webhooks")).json()["webhooks"] == []
+    assert (await mine.delete(one)).json() == removed
+
+
+async def test_a_webhook_of_another_tenant_is_not_there(call: Call) -> None:
+    made = (await call("operator@mine").post("/v1/webhooks", json=HOOK)).json()
+    theirs = call("admin@theirs")
+    one = f"/v1/webhooks/{made['about']['id']}"
+    for reply in (await theirs.get(one), await theirs.delete(one), await theirs.get(one + "x")):
+        assert (reply.status_code, reply.json()["code"]) == (404, "no_such_webhook")
+    assert (await theirs.get("/v1/webhooks")).json()["webhooks"] == []
+    foreign = await theirs.post("/v1/webhooks", json=HOOK | {"tenant": "mine"})
+    assert foreign.status_code == 422
+    assert (await call("operator@mine").get(one)).json()["removed_at"] is None
+
+
+async def test_whoever_acts_for_all_says_for_whom(http: httpx.AsyncClient) -> None:
+    made = (await http.post("/v1/webhooks", json=HOOK | {"tenant": "theirs"})).json()
+    assert made["about"]["tenant"] == "theirs"
+    assert (await http.post("/v1/webhooks", json=HOOK)).json()["about"]["tenant"] == "default"
+    assert len((await http.get("/v1/webhooks")).json()["webhooks"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        pytest.param({"url": "ftp://a/"}, "bad_data", id="another protocol"),
+        pytest.param({"url": "https://u:p@a/"}, "bad_data", id="a password"),
+        pytest.param({"url": "http://127.0.0.1/"}, "address_blocked", id="this machine"),
+        pytest.param({"url": "http://[::1]:80/"}, "address_blocked", id="this machine again"),
+        pytest.param({"url": "http://169.254.169.254/"}, "address_blocked", id="metadata"),
+        pytest.param({"url": "https://a/\n"}, "bad_data", id="a line end"),
+        pytest.param(HOOK | {"states": ["running"]}, "bad_data", id="no end"),
+        pytest.param(HOOK | {"states": []}, "bad_data", id="no states"),
+        pytest.param(HOOK | {"states": ["gone"]}, "validation_failed", id="no state"),
+        pytest.param(HOOK | {"queue": ""}, "bad_data", id="no queue"),
+        pytest.param(HOOK | {"id": "a b"}, "bad_data", id="a bad id"),
+        pytest.param(HOOK | {"secret": "mine"}, "validation_failed", id="a secret of one's own"),
+        pytest.param({}, "validation_failed", id="nothing"),
+    ],
+)
+async def test_an_unfit_webhook_is_refused_by_name(
+    http: httpx.AsyncClient, body: dict[str, object], code: str
+) -> None:
+    reply = await http.post("/v1/webhooks", json=body)
+    assert (reply.status_code, reply.json()["code"]) == (422, code), reply.text
+    assert (await http.get("/v1/webhooks")).json()["webhooks"] == []
+
+
+async def test_an_id_of_ones_own_makes_a_repetition_harmless(call: Call) -> None:
+    mine = call("operator@mine")
+    first = await mine.post("/v1/webhooks", json=HOOK | {"id": "billing1"})
+    again = await mine.post("/v1/webhooks", json=HOOK | {"id": "billing1"})
+    assert again.json() == first.json()
+    other = await mine.post("/v1/webhooks", json={"url": "https://b/", "id": "billing1"})
+    theirs = await call("operator@theirs").post("/v1/webhooks", json=HOOK | {"id": "billing1"})
+    for reply in (other, theirs):
+        assert (reply.status_code, reply.json()["code"]) == (409, "key_conflict")
+        assert "whsec_" not in reply.text
+    assert len((await mine.get("/v1/webhooks")).json()["webhooks"]) == 1
+
+
+async def test_webhooks_are_listed_in_pages(http: httpx.AsyncClient) -> None:
+    ids = [(await http.post("/v1/webhooks", json=HOOK)).json()["about"]["id"] for _ in range(3)]
+    first = (await http.get("/v1/webhooks", params={"limit": 2})).json()
+    assert [one["id"] for one in first["webhooks"]] == ids[:0:-1]
+    rest = (await http.get("/v1/webhooks", params={"before": first["next"]})).json()
+    assert ([one["id"] for one in rest["webhooks"]], rest["next"]) == (ids[:1], None)
+
+
+async def test_a_tenant_has_no_more_than_so_many(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.webhooks.LIMIT", 2)
+    for number in range(2):
+        await http.post("/v1/webhooks", json=HOOK | {"id": f"n{number}"})
+    third = await http.post("/v1/webhooks", json=HOOK)
+    assert third.status_code == 422
+    assert "remove one first" in third.json()["detail"]
+    assert (await http.post("/v1/webhooks", json=HOOK | {"id": "n0"})).status_code == 201
+    other = await http.post("/v1/webhooks", json=HOOK | {"tenant": "other"})
+    assert other.status_code == 201
+
+
+class OfQueues:
+    """Lets everybody in with a token for one queue."""
+
+    async def caller(self, authorization: str | None) -> Caller:
+        """Give that token."""
+        del authorization
+        return Caller(
+            name="q", token="q", role=TokenRole.OPERATOR, tenant="mine", queues=frozenset({"mails"})
+        )
+
+
+async def test_a_token_for_some_queues_has_a_say_over_these_webhooks_alone(
+    call: Call, server: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = (await call("operator@mine").post("/v1/webhooks", json=HOOK)).json()["about"]
+    monkeypatch.setattr(type(server.state.house.doorkeeper), "caller", OfQueues.caller)
+    bound = call(None)
+    assert (await bound.post("/v1/webhooks", json=HOOK)).status_code == 403
+    assert (await bound.post("/v1/webhooks", json=HOOK | {"queue": "other"})).status_code == 403
+    assert (await bound.post("/v1/webhooks", json=HOOK | {"queue": "mails"})).status_code == 201
+    listed = (await bound.get("/v1/webhooks")).json()["webhooks"]
+    assert [one["queue"] for one in listed] == ["mails"]
+    assert (await bound.delete(f"/v1/webhooks/{everything['id']}")).status_code == 404

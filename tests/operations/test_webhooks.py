@@ -1,0 +1,39 @@
+"""Webhooks by operations: the same at hand and through a server."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import BadData, NoSuchWebhook
+from holdfast.lifecycle.states import State
+from holdfast.operations import Operations
+from holdfast.webhooks import WantedWebhook
+
+HOOK = WantedWebhook(url="https://hooks.example/", states=[State.FAILED], task="t")
+
+
+async def test_a_webhook_is_made_listed_and_removed(mine: Operations, theirs: Operations) -> None:
+    made = await mine.add_webhook(HOOK)
+    assert made.secret.startswith("whsec_")
+    assert (made.about.tenant, made.about.states, made.about.task) == ("mine", ["failed"], "t")
+    assert made.about.created_by == "control:ann"
+    assert (await mine.webhooks()).webhooks == [made.about]
+    assert (await theirs.webhooks()).webhooks == []
+    with pytest.raises(NoSuchWebhook, match="no webhook"):
+        await theirs.remove_webhook(made.about.id)
+    removed = await mine.remove_webhook(made.about.id)
+    assert removed.removed_by == "control:ann"
+    assert (await mine.webhooks()).webhooks == []
+
+
+async def test_webhooks_come_in_pages(mine: Operations) -> None:
+    ids = [(await mine.add_webhook(HOOK)).about.id for _ in range(3)]
+    page = await mine.webhooks(limit=2)
+    assert [hook.id for hook in page.webhooks] == ids[:0:-1]
+    rest = await mine.webhooks(before=page.next)
+    assert ([hook.id for hook in rest.webhooks], rest.next) == (ids[:1], None)
+
+
+async def test_an_unfit_webhook_is_refused(mine: Operations) -> None:
+    with pytest.raises(BadData, match="http:// or https://"):
+        await mine.add_webhook(WantedWebhook(url="gopher://a/"))

@@ -1,0 +1,56 @@
+"""Defects of what is kept of webhooks and their follower."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.ports import NewWebhook, Webhook
+from tests.stores.defects.wrapped import Wrapped
+
+
+class AddsAWebhookAgain(Wrapped):
+    caught_by = ("test_adding_a_webhook_again_changes_nothing",)
+
+    async def add_webhook(self, hook: NewWebhook) -> Webhook:
+        kept = await self.inner.add_webhook(hook)
+        await self.raw("UPDATE webhooks SET url = ? WHERE id = ?", hook.url, hook.id)
+        return replace(kept, url=hook.url)
+
+
+class ForgetsAWebhooksFilter(Wrapped):
+    caught_by = ("test_a_webhook_is_kept_with_all_that_was_said_of_it",)
+
+    async def add_webhook(self, hook: NewWebhook) -> Webhook:
+        return await self.inner.add_webhook(replace(hook, states=None))
+
+
+class RemovesNoWebhook(Wrapped):
+    caught_by = ("test_a_removed_webhook_is_listed_no_more_and_its_secret_is_gone",)
+
+    async def remove_webhook(self, id: str, *, actor: str) -> Webhook | None:
+        return await self.inner.look_up_webhook(id)
+
+
+class ListsWebhooksOfAllTenants(Wrapped):
+    caught_by = ("test_webhooks_are_listed_by_tenant_newest_first_in_pages",)
+
+    async def webhooks(self, *, tenant: str | None = None, **wishes: Any) -> list[Webhook]:
+        return await self.inner.webhooks(**wishes)
+
+
+class MovesAnyCursor(Wrapped):
+    caught_by = ("test_a_cursor_moves_from_where_it_was_and_from_nowhere_else",)
+
+    async def move_cursor(self, name: str, *, before: str | None, to: str) -> bool:
+        return await self.inner.move_cursor(name, before=await self.inner.cursor(name), to=to)
+
+
+DEFECTS: tuple[type[Wrapped], ...] = (
+    AddsAWebhookAgain,
+    ForgetsAWebhooksFilter,
+    RemovesNoWebhook,
+    ListsWebhooksOfAllTenants,
+    MovesAnyCursor,
+)

@@ -283,6 +283,38 @@ async def test_a_cancel_request_reaches_the_worker(http: httpx.AsyncClient, hand
     assert history[-1]["facts"]["kill"] == "confirmed"
 
 
+@pytest.mark.parametrize(
+    ("word", "more"),
+    [
+        pytest.param("fail", {"error": BOOM}, id="fail"),
+        pytest.param("release", {}, id="release"),
+        pytest.param("wait", {"signal": "go"}, id="wait"),
+    ],
+)
+async def test_with_a_cancel_requested_other_ways_out_become_a_cancel(
+    http: httpx.AsyncClient, hand: Hand, word: str, more: dict[str, Any]
+) -> None:
+    await submitted(http)
+    job = await hand.started()
+    await http.post(f"/v1/jobs/{job['id']}/cancel", json={})
+    for repeated in (False, True):
+        answer = await hand.say(job, word, **more)
+        assert (answer["accepted"], answer["state"]) == (True, "cancelled")
+        assert (answer["held"], answer["repeated"]) == (False, repeated)
+
+
+async def test_what_was_said_to_be_cancelled_is_not_completed(
+    http: httpx.AsyncClient, hand: Hand
+) -> None:
+    await submitted(http)
+    job = await hand.started()
+    await http.post(f"/v1/jobs/{job['id']}/cancel", json={})
+    await hand.say(job, "cancel")
+    for word, more in (("complete", {}), ("fail", {"error": BOOM}), ("release", {})):
+        answer = await hand.say(job, word, **more)
+        assert (answer["accepted"], answer["problem"]["code"]) == (False, "lease_lost")
+
+
 async def test_a_run_past_its_timeout_is_renewed_no_more(
     http: httpx.AsyncClient, store: Store, hand: Hand
 ) -> None:

@@ -212,10 +212,12 @@ class SayWait(Saying, frozen=True, kw_only=True, tag="wait"):
         return c.Wait(actor=standing.actor, signal=signal, until=until)
 
     def is_told_by(self, event: LoggedEvent) -> bool:
-        """Whether it was written before, in either way."""
+        """Whether it was written before, in either way, or turned into a cancel."""
         facts, signal = event.facts, self._signal()
         if event.type is EventType.WAITING:
             return facts.wait_for == signal
+        if _was_turned(event):
+            return True
         taken = event.type is EventType.STEP_COMPLETED and facts.consumed is not None
         return taken and (facts.step, facts.step_use) == (signal, self.use)
 
@@ -232,10 +234,9 @@ class SayComplete(Saying, frozen=True, kw_only=True, tag="complete"):
         return c.Complete(actor=standing.actor, body=_body(self.result, "the result"))
 
     def is_told_by(self, event: LoggedEvent) -> bool:
-        """Whether it was written before, or turned into a cancel."""
-        if event.type is EventType.SUCCEEDED:
-            return event.digest == digest(_body(self.result, "the result"))
-        return event.type is EventType.CANCELLED
+        """Whether it was written before."""
+        same = digest(_body(self.result, "the result"))
+        return event.type is EventType.SUCCEEDED and event.digest == same
 
 
 class SayFail(Saying, frozen=True, kw_only=True, tag="fail"):
@@ -282,7 +283,7 @@ class SayFail(Saying, frozen=True, kw_only=True, tag="fail"):
         """Whether it was written before, or turned into a cancel."""
         if event.type in (EventType.FAILED, EventType.RETRYING, EventType.DEAD_LETTERED):
             return event.digest == digest(error_body(self._error()))
-        return event.type is EventType.CANCELLED
+        return _was_turned(event)
 
 
 class SayTimeOut(Saying, frozen=True, kw_only=True, tag="time_out"):
@@ -300,7 +301,7 @@ class SayTimeOut(Saying, frozen=True, kw_only=True, tag="time_out"):
     def is_told_by(self, event: LoggedEvent) -> bool:
         """Whether it was written before, or turned into a cancel."""
         ends = (EventType.TIMED_OUT, EventType.RETRYING, EventType.DEAD_LETTERED)
-        return event.type in (*ends, EventType.CANCELLED)
+        return event.type in ends or _was_turned(event)
 
 
 class SayCancel(Saying, frozen=True, kw_only=True, tag="cancel"):
@@ -326,7 +327,7 @@ class SayRelease(Saying, frozen=True, kw_only=True, tag="release"):
 
     def is_told_by(self, event: LoggedEvent) -> bool:
         """Whether it was written before, or turned into a cancel."""
-        return event.type in (EventType.RELEASED, EventType.CANCELLED)
+        return event.type is EventType.RELEASED or _was_turned(event)
 
 
 AnyWord: TypeAlias = (
@@ -347,6 +348,11 @@ _CODES = {
     "permanent": PermanentError.code,
     "unfit": ValidationError.code,
 }
+
+
+def _was_turned(event: LoggedEvent) -> bool:
+    """Whether it is a cancel that another way out was turned into: only those give a reason."""
+    return event.type is EventType.CANCELLED and event.reason is not None
 
 
 def _body(raw: Raw, what: str) -> Body:

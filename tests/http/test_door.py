@@ -25,6 +25,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/tokens": {"name": "n", "role": "viewer"},
     "/v1/jobs/{job}/resolve": {"step": "s", "happened": True},
     "/v1/worker/claim": {"session": "nobodys.1", "request_id": "r"},
+    "/v1/worker/log": {"session": "nobodys.1", "lines": []},
     "/v1/worker/report": {"session": "nobodys.1", "reports": []},
     "/v1/worker/recall": {"session": "nobodys.1", "job": str(UUID(int=0)), "attempt": 1},
 }

@@ -144,6 +144,7 @@ async def test_no_token_speaks_for_anothers_session(http: httpx.AsyncClient, cal
     for path, said_ in (
         ("claim", {"request_id": "r"}),
         ("report", {"reports": [said(job, "complete")]}),
+        ("log", {"lines": []}),
         ("recall", {"job": job["job"], "attempt": 1}),
     ):
         reply = await thief.http.post(f"/v1/worker/{path}", json={"session": hand.session, **said_})

@@ -379,6 +379,32 @@ async def test_a_later_attempt_is_told_what_earlier_ones_did(
     assert stale.status_code == 404
 
 
+async def test_lines_of_a_held_job_are_kept_in_its_log(http: httpx.AsyncClient, hand: Hand) -> None:
+    for _ in range(2):
+        await submitted(http)
+    job, free = await hand.started(), await read(http, {"job": (await hand.claim_one())["job"]})
+    mine = {"job": job["job"], "attempt": 1}
+    lines = [
+        {**mine, "message": "one", "level": "warning"},
+        {**mine, "attempt": 2, "message": "of an attempt that is not"},
+        {**mine, "job": "00000000-0000-7000-8000-000000000000", "message": "of no job"},
+        {**mine, "message": "two\0" + "x" * 100_000},
+    ]
+    assert await hand.ask("log", lines=lines) == {"kept": 2}
+    other = await Hand.hired(hand.http)
+    stolen = [{"job": free["internal_id"], "attempt": 1, "message": "not its own"}]
+    assert await other.ask("log", lines=stolen) == {"kept": 0}
+
+    kept = (await http.get(f"/v1/jobs/{job['id']}/logs")).json()["lines"]
+    assert [(line["level"], line["attempt"]) for line in kept] == [(30, 1), (20, 1)]
+    assert kept[0]["message"] == "one"
+    assert kept[1]["message"].startswith("two\ufffdxxx")
+    crowd = await hand.http.post(
+        "/v1/worker/log", json={"session": hand.session, "lines": [lines[0]] * 1001}
+    )
+    assert (crowd.status_code, crowd.json()["code"]) == (413, "too_large")
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -7,7 +7,8 @@ that it was minted for, and no other token speaks for it. So a worker outlives i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from logging import getLevelNamesMapping
+from typing import Annotated, Literal
 from uuid import UUID
 
 from fastapi import APIRouter
@@ -15,6 +16,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.responses import Response
 
 from holdfast.errors import LeaseConflictError, NoSuchJob, TooLarge
+from holdfast.flow.reports import writable
 from holdfast.http.asking import Ask, asking
 from holdfast.http.assignments import Assignment, Recorded, assign, recorded
 from holdfast.http.bodies import answer, unfit
@@ -28,10 +30,12 @@ from holdfast.lifecycle.job import Actor, Job, JobId
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.states import Cancel, Role, State
 from holdfast.messages import Problem
-from holdfast.ports import Announcement, ClaimRequest
+from holdfast.ports import LOG_TEXT, Announcement, ClaimRequest, LogEntry
 from holdfast.services.hearing import Heard, Report, hear
 from holdfast.services.leaving import give_back_all
 
+LINES_LIMIT = 1000
+"""How many lines of logs one request may bring."""
 REPORTS_LIMIT = 1000
 """How many reports one request may bring."""
 CLAIM_LIMIT = 100
@@ -102,6 +106,38 @@ class Records(Struct, frozen=True, kw_only=True):
     """What earlier attempts recorded, in order."""
 
     steps: list[Recorded]
+
+
+class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line of an attempt's log. What is too long is cut."""
+
+    job: UUID
+    attempt: Annotated[int, Meta(ge=1)]
+    message: str
+    level: Literal["debug", "info", "warning", "error", "critical"] = "info"
+
+    def entry(self, now: int) -> LogEntry:
+        """Give it as it is kept."""
+        return LogEntry(
+            id=JobId(self.job),
+            attempt=self.attempt,
+            at=now,
+            level=getLevelNamesMapping()[self.level.upper()],
+            message=writable(self.message, LOG_TEXT),
+        )
+
+
+class Logging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a worker's jobs have said, in order."""
+
+    session: str
+    lines: list[Line]
+
+
+class Logged(Struct, frozen=True, kw_only=True):
+    """How many lines were kept."""
+
+    kept: int
 
 
 class Reporting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -187,6 +223,25 @@ async def claim_jobs(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     claimed = await house.waiting_room.claim(request, wanted.wait_seconds, gone)
     jobs = [await assign(house.store, one) for one in claimed]
     return answer(Assignments(jobs=[job for job in jobs if job is not None]))
+
+
+@router.post("/log", **documented(takes=Logging, _200=Logged))
+async def keep_lines(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
+    """Keep lines of the logs of jobs that the session holds; others are passed over."""
+    said = await ask.body(Logging)
+    if len(said.lines) > LINES_LIMIT:
+        raise TooLarge(f"{len(said.lines):,} lines; the limit is {LINES_LIMIT:,}")
+    owner, store = _own(ask, said.session), ask.house.session.store
+    jobs = await _known(ask, [JobId(line.job) for line in said.lines])
+    now = (await store.clock()).now
+    kept = [
+        line.entry(now)
+        for line, job in zip(said.lines, jobs, strict=True)
+        if job is not None and is_owner(job, Actor(Role.OWNER, owner, line.attempt))
+    ]
+    if kept:
+        await store.keep_logs(kept)
+    return answer(Logged(kept=len(kept)))
 
 
 @router.post("/recall", **documented(takes=Recalling, _200=Records))

@@ -159,6 +159,9 @@ async def test_limits_are_told(hand: Hand) -> None:
         ("claim", {"request_id": "r", "limit": 101}),
         ("claim", {"request_id": "r", "wait_seconds": 26}),
         ("claim", {"request_id": ""}),
+        ("claim", {"request_id": "a\0b"}),
+        ("claim", {"request_id": "r", "queues": ["a\0b"]}),
+        ("claim", {"request_id": "r", "queues": ["q"], "capabilities": ["a\0b"] * 101}),
         ("claim", {"request_id": "r", "queues": ["q"] * 101}),
     ):
         reply = await hand.http.post(f"/v1/worker/{path}", json={"session": hand.session, **wrong})

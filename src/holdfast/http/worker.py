@@ -208,7 +208,7 @@ async def claim_jobs(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     house = ask.house.session
     request = ClaimRequest(
         # Others may have had the same thought.
-        request_id=f"{wanted.session}.{wanted.request_id}",
+        request_id=f"{wanted.session}.{check_text(wanted.request_id, 'request_id')}",
         owner=_own(ask, wanted.session),
         queues=_queues(ask, wanted.queues),
         limit=wanted.limit,
@@ -286,7 +286,7 @@ def _queues(ask: Ask, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
     if not wanted:
         return tuple(sorted(ask.caller.queues)) if ask.caller.queues else ("default",)
     for queue in wanted:
-        ask.caller.demand_queue(queue)
+        ask.caller.demand_queue(check_text(queue, "queue", limit=200))
     return wanted
 
 

@@ -57,6 +57,8 @@ async def crash(stage: Stage, crew: Crew, place: Path) -> JobHandle[str]:
     stage.tell("order-7 is submitted: it is on disk, though no worker is there yet. Now one comes.")
     worker = await crew.start()
     await until(lambda: len(lines(place, "warehouse")) == 1, "the step pack")
+    # Not at once: in its very first moments it would not even have written its log.
+    await asyncio.sleep(0.5)
     await crew.kill(worker)
     stage.tell(f"It has charged, and was packing. kill -9 {worker.pid}: it is gone without a word.")
     stage.tell("Another worker starts. When the dead one's lease has passed, it goes on …")
@@ -115,6 +117,7 @@ async def prove(stage: Stage, place: Path) -> None:
     """Show one job's whole ledger; let `verify` have the last word."""
     stage.chapter("6. What happened to order-7")
     await stage.command("show", "order-7")
+    await stage.command("logs", "order-7")
     stage.check(len(lines(place, "till")) == 1, "whatever happened: charged once")
     stage.check(len(lines(place, "street")) == 1, "shipped once")
     stage.tell(f"Look around: holdfast ls --url {place / 'shop.db'}")

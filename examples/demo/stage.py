@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from examples.demo.crew import ROOT
 from holdfast import Holdfast
-from holdfast.cli.live import Changes, jobs_table
+from holdfast.cli.live import Changes, jobs_table, line
 
 LOOK_SECONDS = 0.2
 LIMIT_SECONDS = 60.0
@@ -106,8 +106,8 @@ class Stage:
         if self._live is not None:
             self._live.update(self._table)
         elif not self._console.is_terminal:
-            for line in self._changes.lines(jobs, now):
-                self.tell(f"    {line}")
+            for job in self._changes.of(jobs):
+                self.tell(f"    {line(job, now)}")
 
 
 async def until(holds: Callable[[], bool], what: str) -> None:

@@ -14,7 +14,7 @@ from holdfast.lifecycle.payload import encode_body
 from holdfast.lifecycle.states import Cancel, Link, Role, State
 from holdfast.ports import Store
 from holdfast.testing.acts import claim, claim_one, do, job_in, running_job, stored, submit_one
-from holdfast.testing.factories import owner_of
+from holdfast.testing.factories import CONTROL, owner_of
 from tests.surfaces.commands import HOSTILE, answered, assert_harmless, dead, on, run
 
 
@@ -108,6 +108,30 @@ def test_a_job_is_shown_with_attempts_events_and_error(place: str) -> None:
     ]  # fmt: skip
     assert events.endswith("(3 more: heartbeats, and what --events leaves out)")
     assert error == "job_retrying: ValueError: no\n  Traceback\n  ValueError: no"
+
+
+async def _told(store: Store) -> None:
+    job = await running_job(store, queue="q", job_id="told", body=b'{"order": 7}')
+    owner = owner_of(job)
+    job = await do(store, job, c.Step(actor=owner, name="charge", use=1, body=b'"paid"'))
+    job = await do(store, job, c.Step(actor=owner, name="charge", use=2, body=b'"paid"'))
+    job = await do(store, job, c.Wait(actor=owner, signal="checked"))
+    job = await do(store, job, c.SignalJob(actor=CONTROL, name="checked", body=b'"yes"'))
+    await do(store, job, c.Resume(actor=CONTROL))
+    job = (await claim_one(store, "q")).job
+    job = await do(store, job, c.Start(actor=owner_of(job)))
+    await do(store, job, c.Complete(actor=owner_of(job), body=b'{"parcel": 3}'))
+
+
+def test_a_timeline_names_steps_and_signals_and_what_came_of_it(place: str) -> None:
+    on(place, _told)
+    facts, _, events = run(place, "show", "told").stdout.strip().split("\n\n")
+    assert 'arguments      {"order": 7}' in facts
+    assert 'result         {"parcel": 3}' in facts
+    told = {line.split()[3]: line for line in events.splitlines()[1:]}
+    assert told["step_completed"].endswith("charge #2")
+    assert told["job_waiting"].endswith("for checked")
+    assert told["signal_received"].endswith("checked")
 
 
 def test_a_job_answers_a_script_with_its_last_events(place: str) -> None:

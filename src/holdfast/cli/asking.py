@@ -13,7 +13,7 @@ import typer
 from holdfast.errors import BadData
 from holdfast.lifecycle.job import Actor, JobId
 from holdfast.lifecycle.payload import check_text
-from holdfast.lifecycle.states import Role
+from holdfast.lifecycle.states import Role, State
 from holdfast.lifecycle.times import SECOND
 from holdfast.operations import Operations
 from holdfast.spans import span_micros
@@ -25,6 +25,9 @@ Tenant = Annotated[
 ]
 OfTenant = Annotated[str | None, typer.Option("--tenant", help="Of this tenant alone.")]
 OfQueue = Annotated[str | None, typer.Option("--queue", help="Of this queue alone.")]
+OfState = Annotated[
+    list[str] | None, typer.Option("--state", help="In this state; may be said repeatedly.")
+]
 OfTask = Annotated[str | None, typer.Option("--task", help="Of this task alone.")]
 Since = Annotated[
     str | None,
@@ -53,6 +56,15 @@ def check_texts(**options: str | None) -> None:
     for name, text in options.items():
         if text is not None:
             check_text(text, f"--{name}")
+
+
+def read_state(word: str) -> State:
+    """Read a state's name."""
+    state = State.named(word)
+    if state is State.UNKNOWN:
+        known = ", ".join(one for one in State if one is not State.UNKNOWN)
+        raise BadData(f"--state must be one of {known}; not {word!r}")
+    return state
 
 
 def read_cursor(text: str | None) -> JobId | None:

@@ -100,9 +100,9 @@ class Changes:
                 self._known[job.id] = stands
                 yield job
 
-    def lines(self, jobs: Iterable[Job], now: int) -> Iterator[str]:
-        """Tell each change in a line."""
-        for job in self.of(jobs):
-            said = note(job, now)
-            line = f"{short(job.public_id, 36)}  {job.state}  attempt {job.attempt}"
-            yield f"{line}  {said}" if said else line
+
+def line(job: Job, now: int) -> str:
+    """Tell how a job stands in a line."""
+    said = note(job, now)
+    stands = f"{short(job.public_id, 36)}  {job.state}  attempt {job.attempt}"
+    return f"{stands}  {said}" if said else stands

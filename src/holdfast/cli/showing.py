@@ -42,6 +42,19 @@ def instant(time: int | None) -> str:
     return f"{known:%Y-%m-%d %H:%M:%S}Z"
 
 
+def moment(time: int | None) -> str:
+    """Spell a time out to the millisecond."""
+    if time is None:
+        return "–"
+    whole, rest = divmod(min(time, LAST_INSTANT - SECOND), SECOND)
+    return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%d %H:%M:%S}.{rest // 1000:03}Z"
+
+
+def seconds(begin: int | None, end: int | None) -> str:
+    """Tell how long something took, to the millisecond."""
+    return "–" if begin is None or end is None else f"{(end - begin) / SECOND:,.3f}s"
+
+
 def say(console: Console, text: str) -> None:
     """Print one line as it is: no markup, no emoji, no wrapping."""
     console.print(text, markup=False, emoji=False, soft_wrap=True)

@@ -1,0 +1,131 @@
+"""`holdfast logs`: what a handler said, as a person and as a script read it, and as it comes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS, INTERRUPTED
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.job import Job
+from holdfast.ports import LogEntry, Store
+from holdfast.testing.acts import do, running_job, stored
+from holdfast.testing.factories import owner_of
+from tests.surfaces.commands import HOSTILE, answered, assert_harmless, on, run
+from tests.surfaces.following import following
+from tests.surfaces.test_serving import running
+
+AT = 1_700_000_000_123_456
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    """Where a new SQLite file may be."""
+    return str(tmp_path / "jobs.db")
+
+
+async def said(store: Store, *lines: tuple[int, int, str], job: Job | None = None) -> Job:
+    """Have a job's handler say lines of an attempt, a level and a text."""
+    job = job or await running_job(store, job_id="speaks")
+    await store.keep_logs(
+        [
+            LogEntry(id=job.id, attempt=attempt, at=AT, level=level, message=text)
+            for attempt, level, text in lines
+        ]
+    )
+    return job
+
+
+async def _some(store: Store) -> None:
+    await said(store, (1, 20, "begun"), (1, 40, "broken\n  at line 7"), (2, 10, "again"))
+
+
+def test_a_log_is_shown_line_by_line(place: str) -> None:
+    on(place, _some)
+    outcome = run(place, "logs", "speaks")
+    assert outcome.exit_code == 0, outcome.output
+    assert outcome.stdout.splitlines() == [
+        "2023-11-14 22:13:20.123Z 1 INFO    begun",
+        "2023-11-14 22:13:20.123Z 1 ERROR   broken",
+        "      at line 7",
+        "2023-11-14 22:13:20.123Z 2 DEBUG   again",
+    ]
+
+
+def messages(place: str, *words: str) -> list[str]:
+    """Tell what a script reads."""
+    return [line["message"] for line in answered(place, "logs", "speaks", *words)["lines"]]
+
+
+def test_a_log_is_narrowed_by_level_attempt_and_length(place: str) -> None:
+    on(place, _some)
+    assert messages(place, "--level", "info") == ["begun", "broken\n  at line 7"]
+    assert messages(place, "--level", "ERROR") == ["broken\n  at line 7"]
+    assert messages(place, "--attempt", "2") == ["again"]
+    assert messages(place, "--tail", "1") == ["again"]
+    assert messages(place, "--tail", "1", "--level", "info") == ["broken\n  at line 7"]
+
+
+def test_a_script_reads_times_levels_and_attempts(place: str) -> None:
+    on(place, _some)
+    line = answered(place, "logs", "speaks")["lines"][1]
+    assert (line["at"], line["level"], line["level_name"], line["attempt"]) == (AT, 40, "ERROR", 1)
+
+
+def test_no_log_of_a_job_that_is_not_there_or_not_ones_own(place: str) -> None:
+    on(place, _some)
+    assert run(place, "logs", "nobody").exit_code == FOUND_PROBLEMS
+    assert run(place, "logs", "speaks", "--tenant", "acme").exit_code == FOUND_PROBLEMS
+    assert run(place, "logs", "speaks", "--level", "loud").exit_code == BAD_INPUT
+
+
+def test_a_hostile_log_cannot_speak_to_the_terminal(place: str) -> None:
+    on(place, lambda store: said(store, (1, 20, HOSTILE)))
+    for words in ([], ["--json"]):
+        assert_harmless(run(place, "logs", "speaks", *words).output)
+
+
+async def _goes_on(store: Store, job: Job) -> None:
+    await said(store, (1, 20, "more"), job=job)
+
+
+async def _ends(store: Store, job: Job) -> None:
+    current = await stored(store, job.id)
+    await do(store, current, c.Complete(actor=owner_of(current)))
+    await said(store, (1, 20, "last words"), job=job)
+
+
+@pytest.mark.parametrize("way", ["store", "server"])
+def test_a_log_is_followed_to_the_end_of_its_job(place: str, way: str, tmp_path: Path) -> None:
+    job = on(place, lambda store: said(store, (1, 20, "begun"), (1, 10, "not this")))
+    if way == "store":
+        _follow_to_the_end(place, place, job)
+        return
+    with running(tmp_path, "serve", "--url", place) as served:
+        _follow_to_the_end(str(served.http.base_url), place, job)
+
+
+def _follow_to_the_end(url: str, place: str, job: Job) -> None:
+    words = ("logs", "speaks", "-f", "--level", "info", "--json", "--url", url)
+    with following(*words) as followed:
+        assert _read(followed.line())["message"] == "begun"
+        on(place, lambda store: _goes_on(store, job))
+        assert _read(followed.line())["message"] == "more"
+        on(place, lambda store: _ends(store, job))
+        code, rest = followed.ended()
+    assert (code, [_read(line)["message"] for line in rest.splitlines()]) == (0, ["last words"])
+
+
+def _read(line: str) -> Any:
+    return json.loads(line)
+
+
+def test_ctrl_c_ends_a_followed_log_without_a_traceback(place: str) -> None:
+    on(place, _some)
+    with following("logs", "speaks", "-f", "--tail", "1", "--url", place) as followed:
+        assert followed.line().endswith("again")
+        followed.interrupt()
+        assert followed.ended() == (INTERRUPTED, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
@@ -10,6 +11,7 @@ from msgspec import Struct
 
 from holdfast.errors import BadAddress
 from holdfast.ports import Store
+from holdfast.stores.findings import Finding
 
 Progress = Callable[[int, str], None]
 
@@ -124,3 +126,14 @@ async def migrate(
     return await postgres_migrate(
         address.listen_url or address.place, progress=progress, beside_others=beside_others
     )
+
+
+async def examine(address: Address) -> list[Finding]:
+    """Look at a store from outside: whether it is there, as it must be, and has room."""
+    if address.engine == "sqlite":
+        from holdfast.stores.sqlite.examining import examine as examine_sqlite
+
+        return await asyncio.to_thread(examine_sqlite, address.place)
+    from holdfast.stores.postgres.examining import examine as examine_postgres
+
+    return await examine_postgres(address.place, address.listen_url)

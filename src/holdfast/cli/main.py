@@ -12,6 +12,7 @@ from holdfast.cli import (
     completing,
     configuring,
     dead_letters,
+    doctor,
     jobs,
     ledger,
     logs,
@@ -44,6 +45,7 @@ REGISTRATIONS: tuple[Callable[[typer.Typer], None], ...] = (
     why.register,
     workers.register,
     worker.register,
+    doctor.register,
     configuring.register,
     completing.register,
 )

@@ -10,10 +10,10 @@ from holdfast.lifecycle.states import State
 
 def oldest_first(jobs: Iterable[Job], limit: int) -> list[Job]:
     """Put jobs that are due for whatever reason in one order, so that none hides another."""
-    return sorted(jobs, key=_due_since)[:limit]
+    return sorted(jobs, key=due_since)[:limit]
 
 
-def _due_since(job: Job) -> int:
+def due_since(job: Job) -> int:
     """Tell when the first of a job's limits ran, or will run, out."""
     limits = (job.deadline_at, job.lease_expires_at, _wait_until(job))
     return min(limit for limit in limits if limit is not None)

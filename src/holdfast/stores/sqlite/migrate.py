@@ -67,7 +67,7 @@ def _apply_all(
 
 def _check_target(connection: apsw.Connection, place: Place, *, beside_others: bool) -> None:
     patience = Patience(place.deadline_seconds)
-    found = patience.spend(lambda: _found(connection))
+    found = patience.spend(lambda: found_migration(connection))
     if found is not None and found > latest():
         raise newer_schema(found, latest())
     # In this order: another migrator may make its tables, and with them its entry, in between.
@@ -82,13 +82,14 @@ def prepare(connection: apsw.Connection, place: Place) -> None:
     patience = Patience(place.deadline_seconds)
     if patience.spend(lambda: connection.execute(SQL["tables"]).fetchone()) == (0,):
         _apply_all(connection, place)
-    found = patience.spend(lambda: _found(connection))
+    found = patience.spend(lambda: found_migration(connection))
     if found != latest():
         hint = "run `holdfast migrate`" if (found or 0) < latest() else "upgrade Holdfast"
         raise SchemaMismatch(f"the schema is at migration {found}, not {latest()}; {hint}")
 
 
-def _found(connection: apsw.Connection) -> int | None:
+def found_migration(connection: apsw.Connection) -> int | None:
+    """Tell the last migration that was applied; None if none ever was."""
     if connection.execute(SQL["known"]).fetchone() is None:
         return None
     row = connection.execute(SQL["newest"]).fetchone()

@@ -1,0 +1,66 @@
+"""What can be wrong with a store that works: clocks that differ, work that nobody does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.lifecycle.states import State
+from holdfast.lifecycle.times import SECOND
+from holdfast.operations import Depth, Operations
+from holdfast.ports import Store, WorkerStatus
+from holdfast.stores.due import due_since
+from holdfast.stores.findings import Finding, fine, warning
+
+SKEW_SECONDS = 5.0
+OVERDUE = 60 * SECOND
+"""How long what is due may lie around before nobody seems to sweep."""
+WORKERS = 1000
+FOR_A_WORKER = (State.QUEUED, State.RETRYING, State.STALLED)
+
+
+async def examine_work(operations: Operations, own_clock: float) -> list[Finding]:
+    """Look at clocks, workers and queues. `own_clock` is this machine's, in seconds."""
+    roll = await operations.workers(limit=WORKERS)
+    live = [one for one in roll.workers if one.is_live(roll.now)]
+    return [
+        _clock(roll.now / SECOND - own_clock),
+        _workers(roll.workers, live),
+        *_queues(await operations.queues(), live),
+    ]
+
+
+async def examine_sweeps(store: Store) -> Finding:
+    """Look whether somebody does what is due."""
+    due = await store.due(limit=1)
+    if due.jobs and (late := due.now - due_since(due.jobs[0])) > OVERDUE:
+        text = f"what is due has been so for {late // SECOND:,} s: nobody sweeps"
+        return warning("reconciler", text, "run `holdfast reconcile`, `holdfast up` or a worker")
+    return fine("reconciler", "nothing is overdue")
+
+
+def _clock(skew: float) -> Finding:
+    text = f"the store's clock and this machine's differ by {abs(skew):.1f} s"
+    if abs(skew) < SKEW_SECONDS:
+        return fine("clock", text)
+    mend = "run NTP on both; the store's clock judges leases and deadlines, whatever this one says"
+    return warning("clock", text, mend)
+
+
+def _workers(seen: Sequence[WorkerStatus], live: Sequence[WorkerStatus]) -> Finding:
+    silent = [one for one in seen if one not in live and one.stopped_at is None]
+    text = f"{len(live)} live, {len(silent)} silent"
+    if live:
+        return fine("workers", text)
+    return warning("workers", text, "run `holdfast worker MODULE:APP`, or `holdfast up MODULE:APP`")
+
+
+def _queues(depths: Sequence[Depth], live: Sequence[WorkerStatus]) -> Iterator[Finding]:
+    served = {queue for worker in live for queue in worker.queues}
+    for depth in depths:
+        waiting = sum(depth.jobs.get(state, 0) for state in FOR_A_WORKER)
+        if depth.paused_at is not None:
+            text = f"{depth.queue!r} was paused by {depth.paused_by}; {waiting:,} jobs wait in it"
+            yield warning("queues", text, f"run `holdfast queues resume {depth.queue}`")
+        elif waiting and depth.queue not in served:
+            text = f"no live worker serves {depth.queue!r}; {waiting:,} jobs wait in it"
+            yield warning("queues", text, f"run a worker with `--queues {depth.queue}`")

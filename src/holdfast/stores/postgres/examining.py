@@ -1,0 +1,138 @@
+"""What can be wrong with a PostgreSQL server, as far as a client can see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import asyncpg
+
+from holdfast.stores.findings import (
+    Finding,
+    fine,
+    judge_migrations,
+    megabytes,
+    problem,
+    warning,
+)
+from holdfast.stores.postgres.connections import PASSING, Connection
+from holdfast.stores.postgres.migrate import PACKAGE, latest
+from holdfast.stores.text import blocks
+
+SQL = blocks(PACKAGE, "doctor.sql")
+OLDEST_VERSION = 14
+LONG_TRANSACTION_SECONDS = 300
+CROWDED = 0.9
+"""The share of a server's connections from which on it is nearly full."""
+DURABLE = {
+    "fsync": "on",
+    "full_page_writes": "on",
+}
+"""What a server must do for an acknowledged job to survive a power cut."""
+
+
+async def examine(url: str, listen_url: str | None) -> list[Finding]:
+    """Look at a server without changing anything."""
+    try:
+        connection = await asyncpg.connect(url, statement_cache_size=0, timeout=5)
+    except (asyncpg.PostgresError, *PASSING) as error:
+        return [_away(error)]
+    try:
+        found = [*await _server(connection), await _migrations(connection)]
+        found += [*await _transactions(connection), *await _slots(connection)]
+    except (asyncpg.PostgresError, *PASSING) as error:
+        return [_away(error)]
+    finally:
+        await connection.close()
+    return [*found, *await _listening(listen_url)]
+
+
+def _away(error: Exception) -> Finding:
+    return problem(
+        "database",
+        f"PostgreSQL could not be asked: {error or type(error).__name__}",
+        "see that it runs, and that host, port, user, password and database in --url are right",
+    )
+
+
+async def _server(connection: Connection) -> list[Finding]:
+    row = await connection.fetchrow(SQL["server"])
+    size = f"PostgreSQL {row['version']}, {megabytes(row['size'])}"
+    return [
+        fine("database", size) if row["version"] >= OLDEST_VERSION else _too_old(row["version"]),
+        *_standby(row),
+        *_durability(row),
+        _connections(row),
+        fine("disk", "the disk of a PostgreSQL server cannot be seen from here; watch it there"),
+    ]
+
+
+def _too_old(version: int) -> Finding:
+    text = f"PostgreSQL {version} is older than {OLDEST_VERSION}"
+    return problem("database", text, f"upgrade the server to {OLDEST_VERSION} or newer")
+
+
+def _standby(row: Any) -> Iterator[Finding]:
+    if row["standby"]:
+        yield problem(
+            "database",
+            "the server is a standby: it takes no writes",
+            "name the primary in --url, or several hosts with target_session_attrs=read-write",
+        )
+
+
+def _durability(row: Any) -> Iterator[Finding]:
+    for name, good in DURABLE.items():
+        if row[name] != good:
+            text = f"{name} is {row[name]}: a power cut may lose or damage acknowledged jobs"
+            yield warning("database", text, f"set {name} = {good} in postgresql.conf")
+    if row["synchronous_commit"] == "off":
+        yield warning(
+            "database",
+            "synchronous_commit is off: a crash may lose the last acknowledged jobs",
+            "set synchronous_commit = on, for this database at least",
+        )
+
+
+def _connections(row: Any) -> Finding:
+    used, most = row["connections"], row["max_connections"]
+    text = f"{used} of {most} connections are in use"
+    if used < CROWDED * most:
+        return fine("connections", text)
+    return warning(
+        "connections", text, "raise max_connections, or put PgBouncer before it (docs/operate.md)"
+    )
+
+
+async def _migrations(connection: Connection) -> Finding:
+    there = await connection.fetchval(SQL["schema"])
+    return judge_migrations(await connection.fetchval(SQL["newest"]) if there else None, latest())
+
+
+async def _transactions(connection: Connection) -> list[Finding]:
+    row = await connection.fetchrow(SQL["oldest"], float(LONG_TRANSACTION_SECONDS))
+    if row is None:
+        return []
+    text = f"process {row['pid']} has had a transaction open for {row['seconds']:,} s"
+    mend = f"end it, or run SELECT pg_terminate_backend({row['pid']}): dead rows pile up behind it"
+    return [warning("transactions", text, mend)]
+
+
+async def _slots(connection: Connection) -> list[Finding]:
+    names = [row["slot_name"] for row in await connection.fetch(SQL["slots"])]
+    if not names:
+        return []
+    text = f"nobody reads the replication slots {', '.join(names)}: the server's disk fills up"
+    return [warning("disk", text, "let their standby come back, or drop them")]
+
+
+async def _listening(url: str | None) -> list[Finding]:
+    if url is None:
+        return []
+    try:
+        connection = await asyncpg.connect(url, statement_cache_size=0, timeout=5)
+        await connection.close()
+    except (asyncpg.PostgresError, *PASSING) as error:
+        text = f"listen_url cannot be reached: {error or type(error).__name__}"
+        return [warning("database", text, "name a direct address there; until then workers poll")]
+    return []

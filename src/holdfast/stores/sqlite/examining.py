@@ -1,0 +1,99 @@
+"""What can be wrong with a SQLite file and the disk that it lies on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import apsw
+
+from holdfast.errors import HoldfastError
+from holdfast.stores.findings import (
+    Finding,
+    fine,
+    judge_migrations,
+    megabytes,
+    problem,
+    warning,
+)
+from holdfast.stores.sqlite.connections import Place, connect, translate
+from holdfast.stores.sqlite.migrate import found_migration, latest
+
+LEAST_BYTES = 100_000_000
+LOW_BYTES = 1_000_000_000
+LOW_SHARE = 0.05
+OVER_THE_NETWORK = frozenset({"9p", "afs", "ceph", "cifs", "fuse.sshfs", "nfs", "nfs4", "smb3"})
+"""File systems over which SQLite's shared memory does not reach: two machines would corrupt it."""
+
+
+def examine(path: str) -> list[Finding]:
+    """Look at a file without changing it."""
+    place = Place.of(path, deadline_seconds=5.0)
+    if place.in_memory:
+        return [fine("database", "SQLite in memory; it ends with its process")]
+    file = Path(place.path)
+    if not file.is_file() or not file.stat().st_size:
+        return [
+            problem(
+                "database",
+                f"there is no store at {place.path}",
+                "run `holdfast migrate` or `holdfast up`, or name another place by --url",
+            )
+        ]
+    return [*_database(place), _disk(file), *_network(file)]
+
+
+def _database(place: Place) -> list[Finding]:
+    mend = "see that this user may read and write the file and its directory"
+    if not os.access(place.path, os.R_OK | os.W_OK):
+        return [problem("database", f"{place.path} may not be read and written", mend)]
+    try:
+        connection = connect(place, writes=False)
+    except apsw.Error as error:
+        return [problem("database", str(translate(error)), mend)]
+    except HoldfastError as error:
+        return [problem("database", str(error), mend)]
+    try:
+        size = megabytes(os.path.getsize(place.path))
+        version = f"SQLite {apsw.sqlite_lib_version()}"
+        return [
+            fine("database", f"{place.path}, {size}, {version}"),
+            judge_migrations(found_migration(connection), latest()),
+        ]
+    except apsw.Error as error:
+        restore = "restore a backup (docs/operate.md), then run `holdfast verify`"
+        return [problem("database", f"{place.path} cannot be read: {translate(error)}", restore)]
+    finally:
+        connection.close()
+
+
+def _disk(file: Path) -> Finding:
+    usage = shutil.disk_usage(file.parent)
+    text = f"{megabytes(usage.free)} of {megabytes(usage.total)} are free at {file.parent}"
+    mend = "make room, keep jobs for a shorter time (--keep), or move the file to a larger disk"
+    if usage.free < LEAST_BYTES:
+        return problem("disk", text, mend)
+    if usage.free < min(LOW_BYTES, usage.total * LOW_SHARE):
+        return warning("disk", text, mend)
+    return fine("disk", text)
+
+
+def _network(file: Path) -> list[Finding]:
+    kind = file_system(file, Path("/proc/self/mounts"))
+    if kind not in OVER_THE_NETWORK:
+        return []
+    text = f"{file} lies on a network file system ({kind}), where SQLite's locks do not hold"
+    return [problem("disk", text, "move it to a local disk, or use PostgreSQL")]
+
+
+def file_system(file: Path, mounts: Path) -> str | None:
+    """Tell which kind of file system a file lies on; None where that cannot be known."""
+    try:
+        lines = mounts.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    places = {
+        fields[1].replace("\\040", " "): fields[2] for line in lines if (fields := line.split())
+    }
+    return next((places[str(one)] for one in file.parents if str(one) in places), None)

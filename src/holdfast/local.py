@@ -10,7 +10,14 @@ from uuid import UUID
 from msgspec.structs import asdict, replace
 
 from holdfast.context import TRACEPARENT
-from holdfast.errors import BadData, HoldfastError, NoSuchJob, ResultTimeout, ValidationError
+from holdfast.errors import (
+    BadData,
+    Forbidden,
+    HoldfastError,
+    NoSuchJob,
+    ResultTimeout,
+    ValidationError,
+)
 from holdfast.flow import intervene
 from holdfast.flow import letters as letter_box
 from holdfast.flow import redrive as redriving
@@ -51,10 +58,11 @@ class LocalOperations:
         *,
         name: str,
         tenant: str | None = DEFAULT_TENANT,
+        queues: frozenset[str] | None = None,
         tasks: Mapping[str, Task[Any, Any]] | None = None,
         awaited: Callable[[JobId], Awaitable[None]] | None = None,
     ) -> None:
-        """Act as `name` for a tenant; None acts for all.
+        """Act as `name` for a tenant and in some queues; None acts for all.
 
         Of `tasks` the terms and signatures are known; any other task is taken as it is asked for.
         `awaited` is told of each job that somebody begins to wait for.
@@ -64,6 +72,7 @@ class LocalOperations:
         self._gateway = Actor(Role.GATEWAY, check_text(name, "name", limit=200))
         self._control = Actor(Role.CONTROL, name)
         self._tenant = tenant
+        self._queues = queues
         self._tasks = tasks or {}
         self._awaited = awaited
 
@@ -121,9 +130,27 @@ class LocalOperations:
         """Read a job."""
         id_ = await self._look_up(job)
         record = None if id_ is None else (await self._store.get([id_]))[0]
-        if record is None or self._tenant not in (None, record.tenant):
+        if record is None or not self._may_see(record):
             raise NoSuchJob(f"no job {job}", job_id=str(job))
         return record
+
+    def _may_see(self, job: Job) -> bool:
+        return self._tenant in (None, job.tenant) and self._serves(job.queue)
+
+    def _serves(self, queue: str) -> bool:
+        return self._queues is None or queue in self._queues
+
+    def queue_of(self, said: str | None) -> str | None:
+        """Tell which queue a list is about; one that is for several must be told which."""
+        if self._queues is None:
+            return said
+        if said is None and len(self._queues) == 1:
+            return next(iter(self._queues))
+        if said is None:
+            raise BadData(f"name a queue: {', '.join(sorted(self._queues))}")
+        if not self._serves(said):
+            raise Forbidden(f"not for queue {said!r}, but {', '.join(sorted(self._queues))}")
+        return said
 
     async def _look_up(self, job: Which) -> JobId | None:
         if isinstance(job, UUID):
@@ -141,7 +168,7 @@ class LocalOperations:
         """List jobs, newest first."""
         if self._tenant is not None:
             query = replace(query, tenant=self._tenant_of(query.tenant))
-        return await self._store.find(query)
+        return await self._store.find(replace(query, queue=self.queue_of(query.queue)))
 
     async def events(self, job: Which, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
         """Read a job's events after a revision."""
@@ -191,7 +218,7 @@ class LocalOperations:
 
     async def _id(self, job: Which) -> JobId:
         """Tell a job's internal id; one that may be of any tenant is not looked up beforehand."""
-        if self._tenant is None and isinstance(job, UUID):
+        if self._tenant is None and self._queues is None and isinstance(job, UUID):
             return job
         return (await self.get(job)).id
 
@@ -259,11 +286,11 @@ class LocalOperations:
 
     async def why(self, job: Which) -> Why:
         """Tell why a job stands where it stands."""
-        return await why(self._store, await self._id(job))
+        return await why(self._store, await self._id(job), tenant=self._tenant)
 
     async def lineage(self, job: Which) -> Lineage:
         """Read the tree that a job stands in."""
-        return await lineage(self._store, await self.get(job))
+        return await lineage(self._store, await self.get(job), may_see=self._may_see)
 
     async def letters(
         self, letters: LetterFilter, *, before: JobId | None = None, limit: int = 50
@@ -273,9 +300,16 @@ class LocalOperations:
         return await letter_box.list_letters(self._store, wanted, before=before, limit=limit)
 
     def _letters_of(self, letters: LetterFilter) -> LetterFilter:
+        letters = replace(letters, queue=self.queue_of(letters.queue))
         if self._tenant is None:
             return letters
         return replace(letters, tenant=self._tenant_of(letters.tenant))
+
+    def _check_wish(self, wish: Wish) -> Wish:
+        """Refuse to move a job into a queue that one is not for."""
+        if wish.queue is not None:
+            self.queue_of(wish.queue)
+        return wish
 
     async def letter(self, job: Which) -> DeadLetter:
         """Read one dead letter."""
@@ -295,7 +329,7 @@ class LocalOperations:
             self._store,
             await self._id(job),
             self._control,
-            wish=wish,
+            wish=self._check_wish(wish),
             again=again,
             reason=reason,
             request_id=request_id,
@@ -331,7 +365,7 @@ class LocalOperations:
             self._store,
             self._letters_of(letters),
             self._control,
-            wish=wish,
+            wish=self._check_wish(wish),
             reason=reason,
             before=before,
             limit=limit,
@@ -364,7 +398,11 @@ class LocalOperations:
         paused = {one.name: one for one in await self._store.queues()}
         # A queue that a tenant has no jobs in is none of its business.
         names = depth.keys() if self._tenant is not None else depth.keys() | paused.keys()
-        return [_depth(name, depth.get(name, {}), paused.get(name)) for name in sorted(names)]
+        return [
+            _depth(name, depth.get(name, {}), paused.get(name))
+            for name in sorted(names)
+            if self._serves(name)
+        ]
 
     async def pause(
         self, queue: str, *, reason: str | None = None, request_id: str | None = None
@@ -408,10 +446,16 @@ class LocalOperations:
         """List workers, live, silent and ended ones."""
         now = (await self._store.clock()).now
         workers = await self._store.workers(seen_since=seen_since, limit=limit)
-        if self._tenant is not None:
-            own = {one.queue for one in await self._store.counts(self._tenant)}
-            workers = [_for_tenant(one, own) for one in workers if own.intersection(one.queues)]
+        if (own := await self._own_queues()) is not None:
+            workers = [_narrowed(one, own) for one in workers if own.intersection(one.queues)]
         return Roll(now=now, workers=workers)
+
+    async def _own_queues(self) -> frozenset[str] | None:
+        """Tell which queues one may know of: those served, and where a tenant has jobs; or all."""
+        if self._tenant is None:
+            return self._queues
+        counts = await self._store.counts(self._tenant)
+        return frozenset(one.queue for one in counts if self._serves(one.queue))
 
 
 def _options(wanted: Wanted) -> Any:
@@ -460,8 +504,8 @@ def _seconds(timeout: Span | None) -> float | None:
     return None if timeout is None else span_seconds(timeout, "timeout")
 
 
-def _for_tenant(worker: WorkerStatus, own: set[str]) -> WorkerStatus:
-    """Tell of a worker what a tenant can see anyway: its own queues, not what others run there."""
+def _narrowed(worker: WorkerStatus, own: frozenset[str]) -> WorkerStatus:
+    """Tell of a worker what one can see anyway: its own queues, not what others run there."""
     queues = tuple(queue for queue in worker.queues if queue in own)
     return replace(worker, queues=queues, tasks=())
 

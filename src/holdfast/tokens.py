@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -22,6 +23,7 @@ from holdfast.ports import NewToken, Store, Token
 from holdfast.spans import span_micros
 from holdfast.views import Instant, instant, micros
 
+_ID = re.compile(r"[0-9a-f]{20}", re.ASCII)
 _WRITTEN = re.compile(r"hf_([0-9a-f]{20})_([a-z2-7]{52})", re.ASCII)
 
 
@@ -110,6 +112,19 @@ def _digest(secret: str) -> bytes:
     return sha256(secret.encode()).digest()
 
 
+class TokenOperations(Protocol):
+    """What can be done with tokens, at a store or through a server."""
+
+    async def create(self, wanted: WantedToken) -> MadeToken:
+        """Make a token; its secret is in the answer and nowhere else."""
+
+    async def tokens(self, *, before: str | None = None, limit: int = 100) -> list[TokenView]:
+        """List tokens, newest first, after an id: those one has a say over."""
+
+    async def revoke(self, id: str) -> TokenView:
+        """End a token for ever; repeating is success. NoSuchToken also if it is another's."""
+
+
 class TokenDesk:
     """Makes, lists and revokes tokens for an actor, who hands on no more than it has."""
 
@@ -151,7 +166,8 @@ class TokenDesk:
 
     async def revoke(self, id: str) -> TokenView:
         """End a token for ever; repeating is success."""
-        [known] = await self._store.look_up_tokens([id])
+        # What cannot be an id is one that is not there.
+        known = (await self._store.look_up_tokens([id]))[0] if _ID.fullmatch(id) else None
         if known is None or self._tenant not in (None, known.tenant):
             raise NoSuchToken(f"no token {id!r}")
         self._check_queues(known.queues)

@@ -44,6 +44,7 @@ from holdfast.local import LocalOperations
 from holdfast.operations import Operations
 from holdfast.ports import Store
 from holdfast.services.session import Session
+from holdfast.tokens import TokenDesk, TokenOperations
 from holdfast.wiring import Address, make_store, opened, read_address
 
 log = logging.getLogger(__name__)
@@ -161,15 +162,41 @@ async def with_operations(
 
 
 async def _on_server(url: str, tenant: str | None, work: Callable[[Operations], Awaitable[R]]) -> R:
-    try:
+    with _client():
         from holdfast.client.connecting import connected
-    except ModuleNotFoundError as error:
-        raise BadAddress("to ask a server: pip install 'holdfast[client]'") from error
-    token = os.environ.get("HOLDFAST_TOKEN") or None
     async with connected(
-        url, token=token, tenant=_tenant(tenant), patience_seconds=PATIENCE_SECONDS
+        url, token=_token(), tenant=_tenant(tenant), patience_seconds=PATIENCE_SECONDS
     ) as operations:
         return await work(operations)
+
+
+async def with_tokens(url: str, work: Callable[[TokenOperations], Awaitable[R]]) -> R:
+    """Do work on the tokens of a store, or on those that a server gives one a say over."""
+    if is_server(url):
+        with _client():
+            from holdfast.client.connecting import connected_tokens
+        async with connected_tokens(
+            url, token=_token(), patience_seconds=PATIENCE_SECONDS
+        ) as tokens:
+            return await work(tokens)
+
+    async def on_store(store: Store) -> R:
+        return await work(TokenDesk(store, actor=operator().label))
+
+    return await with_store(url, on_store)
+
+
+@contextmanager
+def _client() -> Iterator[None]:
+    """Import what asks a server only there: no store needs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise BadAddress("to ask a server: pip install 'holdfast[client]'") from error
+
+
+def _token() -> str | None:
+    return os.environ.get("HOLDFAST_TOKEN") or None
 
 
 def _tenant(tenant: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""A server's operations for as long as a block runs."""
+"""A server's operations, or its tokens, for as long as a block runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from contextlib import asynccontextmanager
 
 from holdfast.client.operations import RemoteOperations
 from holdfast.client.requests import Requests, make_http
+from holdfast.client.tokens import RemoteTokens
+
+
+@asynccontextmanager
+async def connected_tokens(
+    url: str, *, token: str | None, patience_seconds: float
+) -> AsyncIterator[RemoteTokens]:
+    """Connect to a server's tokens."""
+    async with make_http(url, token, None) as http:
+        yield RemoteTokens(Requests(http, patience_seconds=patience_seconds))
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from holdfast.errors import (
     BadAddress,
     BadData,
     HoldfastError,
+    Overloaded,
     RateLimited,
     ServerFailed,
     ServerUnavailable,
@@ -123,7 +124,7 @@ class Requests:
         if response.status_code in _AWAY:
             return self._away(f"a proxy answers {response.status_code}")
         told = _told(response)
-        if isinstance(told, RateLimited | StoreUnavailable):
+        if isinstance(told, RateLimited | Overloaded | StoreUnavailable):
             return told
         raise told
 

@@ -5,6 +5,9 @@ Bounded in depth and size: what is left out is said.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from msgspec import Struct
 
 from holdfast.lifecycle.job import Job, JobId
@@ -42,42 +45,59 @@ class Lineage(Struct, kw_only=True):
     tree: Node
 
 
-async def lineage(store: Store, job: Job, *, depth: int = DEPTH, size: int = SIZE) -> Lineage:
-    """Read the tree that a job stands in, level by level."""
-    return Lineage(above=await _above(store, job), tree=await _below(store, job, depth, size))
+MaySee: TypeAlias = Callable[[Job], bool]
 
 
-async def _above(store: Store, job: Job) -> list[Node]:
+def _everything(job: Job) -> bool:
+    del job
+    return True
+
+
+async def lineage(
+    store: Store,
+    job: Job,
+    *,
+    depth: int = DEPTH,
+    size: int = SIZE,
+    may_see: MaySee = _everything,
+) -> Lineage:
+    """Read the tree that a job stands in, level by level; what one may not see is not in it."""
+    above = await _above(store, job, may_see)
+    return Lineage(above=above, tree=await _below(store, job, depth, size, may_see))
+
+
+async def _above(store: Store, job: Job, may_see: MaySee) -> list[Node]:
     line: list[Node] = []
     while job.parent_id is not None and len(line) < ANCESTORS:
         found = (await store.get([job.parent_id]))[0]
-        if found is None:
+        if found is None or not may_see(found):
             break
         job = found
         line.append(_node(job))
     return line[::-1]
 
 
-async def _below(store: Store, job: Job, depth: int, size: int) -> Node:
+async def _below(store: Store, job: Job, depth: int, size: int, may_see: MaySee) -> Node:
     top = _node(job)
     level, left = [top], size
     for _ in range(depth):
         following: list[Node] = []
         for node in level:
-            await _fill(store, node, left)
+            await _fill(store, node, left, may_see)
             left -= len(node.below)
             following += node.below
         level = following
     for node in level:
         # What lies below the last level is not read; that there is something is told.
-        await _fill(store, node, 0)
+        await _fill(store, node, 0, may_see)
     return top
 
 
-async def _fill(store: Store, node: Node, room: int) -> None:
+async def _fill(store: Store, node: Node, room: int, may_see: MaySee) -> None:
     page = await store.find(Query(parent_id=node.id, limit=max(room, 1)))
-    node.below = [_node(job) for job in page.jobs[:room]][::-1]
-    node.left_out = page.next is not None or len(page.jobs) > room
+    seen = [job for job in page.jobs if may_see(job)]
+    node.below = [_node(job) for job in seen[:room]][::-1]
+    node.left_out = page.next is not None or len(seen) > room
 
 
 def _node(job: Job) -> Node:

@@ -247,6 +247,8 @@ class Ready(Because, frozen=True, kw_only=True, tag="ready"):
     """Other jobs of its queue that could go first: more than really do."""
     cpus: int | None
     memory_mb: int | None
+    of_tenant: bool = False
+    """Only its tenant's jobs were counted; others' may go before it, too."""
 
     def say(self, now: int) -> str:
         """Tell how busy the workers are."""
@@ -254,10 +256,11 @@ class Ready(Because, frozen=True, kw_only=True, tag="ready"):
         asks = [f"{self.cpus} CPUs"] if self.cpus else []
         asks += [f"{self.memory_mb} MB"] if self.memory_mb else []
         needs = f"; it asks for {' and '.join(asks)}" if asks else ""
+        whose = " of its tenant" if self.of_tenant else ""
         return (
             f"due{due}; its queue has {count(len(self.workers), 'live worker')} with "
-            f"{count(self.slots, 'slot')}, {count(self.under_way, 'job')} under way and at most "
-            f"{count(self.others, 'job')} that could go first{needs}"
+            f"{count(self.slots, 'slot')}, {count(self.under_way, 'job')}{whose} under way and "
+            f"at most {count(self.others, 'job')}{whose} that could go first{needs}"
         )
 
 

@@ -106,6 +106,8 @@ class Look(Struct, frozen=True, kw_only=True):
     clock: Clock
     events: list[LoggedEvent]
     """The telling ones, newest first."""
+    tenant: str | None = None
+    """Who asks; None may know of all."""
 
     @property
     def now(self) -> int:
@@ -117,8 +119,8 @@ class Look(Struct, frozen=True, kw_only=True):
         return next((event for event in self.events if event.type in types), None)
 
 
-async def why(store: Store, id: JobId) -> Why:
-    """Say why a job stands where it stands."""
+async def why(store: Store, id: JobId, *, tenant: str | None = None) -> Why:
+    """Say why a job stands where it stands; to a tenant, counting none but its own jobs."""
     [job] = await store.get([id])
     if job is None:
         raise NoSuchJob(f"no job {id}", job_id=str(id))
@@ -126,7 +128,7 @@ async def why(store: Store, id: JobId) -> Why:
     # It may have moved on since: what came later is not this record's story.
     latest = await store.latest_events(id, TELLING, limit=EVENTS)
     events = [event for event in latest if event.rev <= job.rev]
-    look = Look(job=job, clock=clock, events=events)
+    look = Look(job=job, clock=clock, events=events, tenant=tenant)
     first, *also = await _reasons(store, look)
     failed = look.last(*FAILURES) if job.failures else None
     return Why(
@@ -377,7 +379,7 @@ async def _ready(store: Store, look: Look, workers: list[WorkerStatus]) -> Ready
         for one in workers
         if one.is_live(look.now) and job.queue in one.queues and job.needs <= one.capabilities
     ]
-    counts = [one for one in await store.counts() if one.queue == job.queue]
+    counts = [one for one in await store.counts(look.tenant) if one.queue == job.queue]
     return Ready(
         since=job.run_at,
         workers=tuple(one.name for one in able),
@@ -386,6 +388,7 @@ async def _ready(store: Store, look: Look, workers: list[WorkerStatus]) -> Ready
         others=max(0, sum(one.jobs for one in counts if one.state in CLAIMABLE) - 1),
         cpus=job.cpus,
         memory_mb=job.memory_mb,
+        of_tenant=look.tenant is not None,
     )
 
 

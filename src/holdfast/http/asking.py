@@ -16,6 +16,7 @@ from holdfast.http.bodies import read_body
 from holdfast.http.ending import Ending
 from holdfast.http.guard import request_id_of
 from holdfast.http.live import Live
+from holdfast.http.rates import Rates
 from holdfast.http.scopes import Caller, Scope
 from holdfast.lifecycle.payload import check_text
 from holdfast.local import LocalOperations
@@ -41,6 +42,7 @@ class House(Struct, frozen=True, kw_only=True):
 
     session: Session
     doorkeeper: Doorkeeper
+    rates: Rates
     live: Live
     tasks: Mapping[str, Task[Any, Any]]
     meters: Meters
@@ -70,6 +72,7 @@ class Ask(Struct, frozen=True, kw_only=True):
             self.house.session,
             name=self.caller.name,
             tenant=self.tenant,
+            queues=self.caller.queues,
             tasks=self.house.tasks,
         )
 
@@ -109,7 +112,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     async def still(self) -> None:
         """Refuse whoever has lost what they were let in by: a token may be revoked meanwhile."""
         caller = await self.house.doorkeeper.caller(self.request.headers)
-        if (caller.role, caller.tenant) != (self.caller.role, self.caller.tenant):
+        if caller != self.caller:
             raise Unauthorized("the token stands for something else by now")
 
     async def submit(self, wanted: Sequence[Wanted]) -> list[Answer]:
@@ -136,6 +139,7 @@ def asking(scope: Scope) -> Any:
         house: House = request.app.state.house
         house.check_open()
         caller = await house.doorkeeper.caller(request.headers)
+        house.rates.take(caller.token)
         caller.demand(scope)
         return Ask(request=request, caller=caller, house=house)
 

@@ -15,9 +15,7 @@ from starlette.datastructures import Headers
 
 from holdfast.errors import Forbidden, NoTokens, Unauthorized
 from holdfast.http.asking import Doorkeeper
-from holdfast.http.guard import Limits
-from holdfast.http.rates import Rates
-from holdfast.http.scopes import Caller, TokenRole
+from holdfast.http.scopes import LOCAL, Caller, TokenRole
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import Store, Token
 from holdfast.tokens import split_token
@@ -32,9 +30,9 @@ _HOW = "`holdfast token create NAME --role admin` makes one"
 Monotonic = Callable[[], float]
 
 
-def make_doorkeeper(store: Store, host: str, limits: Limits | None = None) -> Doorkeeper:
+def make_doorkeeper(store: Store, host: str) -> Doorkeeper:
     """Choose who stands at the door of a server that listens on `host`."""
-    tokens = Tokens(store, limits)
+    tokens = Tokens(store)
     return Open(store, tokens) if is_loopback(host) else tokens
 
 
@@ -59,12 +57,11 @@ def is_loopback(host: str) -> bool:
 
 
 class Tokens:
-    """Lets in whoever shows a token that the store knows, and not oftener than its rate allows."""
+    """Lets in whoever shows a token that the store knows."""
 
     def __init__(
         self,
         store: Store,
-        limits: Limits | None = None,
         *,
         fresh_seconds: float = FRESH_SECONDS,
         monotonic: Monotonic = time.monotonic,
@@ -72,12 +69,11 @@ class Tokens:
         """Ask `store`, which is open by the time of the first request."""
         self._lookups = _Lookups(store, monotonic)
         self._known: dict[str, _Known] = {}
-        self._rates = Rates(limits or Limits(), monotonic)
         self._fresh_seconds = fresh_seconds
         self._monotonic = monotonic
 
     async def caller(self, headers: Headers) -> Caller:
-        """Tell whose token this is; Unauthorized if nobody's, RateLimited if it is too busy."""
+        """Tell whose token this is; Unauthorized if nobody's."""
         id_, digest = _shown(headers)
         known = await self._look_up(id_)
         # What is not there is compared too: an id that is known takes no longer than another.
@@ -88,7 +84,6 @@ class Tokens:
             raise Unauthorized(known.refused)
         if known.ends <= self._monotonic():
             raise Unauthorized("this token has expired")
-        self._rates.take(id_)
         return known.caller
 
     async def _look_up(self, id_: str) -> _Known | None:
@@ -125,7 +120,7 @@ class Open:
         if "authorization" in headers or await self._has_tokens():
             return await self._tokens.caller(headers)
         _check_local(headers)
-        return Caller(name="local", token="local", role=TokenRole.ADMIN, tenant=None)
+        return Caller(name=LOCAL, token=LOCAL, role=TokenRole.ADMIN, tenant=None)
 
     async def _has_tokens(self) -> bool:
         """Whether a token was ever made; one that was revoked does not open the door again."""
@@ -232,12 +227,16 @@ def _check_local(headers: Headers) -> None:
 
     Such a request comes from this machine too, and nobody on it meant to send it.
     """
-    host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
-    origin = headers.get("origin")
-    if not is_loopback(host) or (
-        origin is not None and not is_loopback(urlsplit(origin).hostname or "")
-    ):
+    named = [f"//{headers.get('host', '')}", *headers.getlist("origin")]
+    if not all(is_loopback(_host(address)) for address in named):
         raise Forbidden(
             "without tokens this server answers programs on its own machine, by its own name; "
             f"for others, {_HOW}"
         )
+
+
+def _host(address: str) -> str:
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return ""

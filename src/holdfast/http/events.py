@@ -75,7 +75,9 @@ async def get_events(  # noqa: PLR0917  what a query string may say
     `after` is a place that was told before, or `start`; without one it begins now. With
     `Accept: text/event-stream` as they come.
     """
-    wish = Wish(tenant=_tenant(ask, tenant), queue=queue, task=task, types=tuple(type))
+    wish = Wish(
+        tenant=_tenant(ask, tenant), queue=ask.jobs.queue_of(queue), task=task, types=tuple(type)
+    )
     live = ask.house.live
     epoch = await live.bookmarks.epoch()
     streaming = wants_stream(ask.request)

@@ -12,7 +12,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from holdfast.errors import CannotServe
+from holdfast.http.connections import held_within
 from holdfast.http.ending import Ending
+from holdfast.http.guard import Limits
 
 GRACE_SECONDS = 30.0
 BACKLOG = 2048
@@ -29,8 +31,10 @@ class Gateway:
         port: int = 8080,
         grace_seconds: float = GRACE_SECONDS,
         access_log: bool = False,
+        limits: Limits | None = None,
     ) -> None:
         """Take the address at once, so that one that is taken is told before anything begins."""
+        limits = limits or Limits()
         self._app = app
         self._ending: Ending = app.state.house.ending
         self._socket = listen(host, port)
@@ -46,6 +50,8 @@ class Gateway:
                 # Whoever a request is from, its token tells; no header of a proxy's does.
                 proxy_headers=False,
                 ws="none",
+                http=held_within(limits),
+                timeout_keep_alive=limits.idle_seconds,
                 backlog=BACKLOG,
                 timeout_graceful_shutdown=ceil(grace_seconds),
             )

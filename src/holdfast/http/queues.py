@@ -43,7 +43,7 @@ async def resume_queue(ask: Annotated[Ask, asking(Scope.QUEUES)], queue: str) ->
 
 @router.get("/workers", **documented(_200=Roll))
 async def list_workers(
-    ask: Annotated[Ask, asking(Scope.WORKERS)],
+    ask: Annotated[Ask, asking(Scope.READ)],
     seen_since: datetime | None = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
 ) -> Response:

@@ -5,10 +5,12 @@ In this server's memory: several servers of one store each grant the rate.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from holdfast.errors import RateLimited
 from holdfast.http.guard import Limits
+from holdfast.http.scopes import LOCAL
 
 BUCKETS_LIMIT = 10_000
 """How many tokens are counted; then those that have not asked for a while are forgotten."""
@@ -25,7 +27,7 @@ class _Bucket:
 class Rates:
     """Counts requests by token."""
 
-    def __init__(self, limits: Limits, monotonic: Callable[[], float]) -> None:
+    def __init__(self, limits: Limits, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Grant each token the rate and the burst of `limits`."""
         self._rate = limits.requests_per_second
         self._burst = float(max(1, limits.burst))
@@ -34,7 +36,7 @@ class Rates:
 
     def take(self, id: str) -> None:
         """Count a request; RateLimited says when the next may come."""
-        if self._rate <= 0:
+        if self._rate <= 0 or id == LOCAL:
             return
         now = self._monotonic()
         bucket = self._buckets.get(id) or self._new(id, now)

@@ -9,7 +9,11 @@ from msgspec import Struct
 from holdfast.errors import Forbidden
 from holdfast.tokens import TokenRole
 
-__all__ = ["OF_ALL_TENANTS", "SCOPES", "Caller", "Scope", "TokenRole"]
+__all__ = ["LOCAL", "OF_ALL_TENANTS", "SCOPES", "Caller", "Scope", "TokenRole"]
+
+
+LOCAL = "local"
+"""In the place of a token's id: somebody on this machine, where nobody has tokens."""
 
 
 class Scope(StrEnum):
@@ -29,17 +33,15 @@ class Scope(StrEnum):
     """Make, see and remove webhooks."""
     WORK = "work"
     """Claim jobs and report on them."""
-    WORKERS = "workers"
-    """See who serves which queues: for every tenant at once."""
     TOKENS = "tokens"
     """Make and revoke tokens."""
 
 
 SCOPES: dict[TokenRole, frozenset[Scope]] = {
     # A submitter may see, signal and cancel what it submitted: its tenant's jobs.
-    TokenRole.SUBMITTER: frozenset({Scope.SUBMIT, Scope.READ, Scope.CONTROL, Scope.WORKERS}),
+    TokenRole.SUBMITTER: frozenset({Scope.SUBMIT, Scope.READ, Scope.CONTROL}),
     TokenRole.WORKER: frozenset({Scope.WORK}),
-    TokenRole.VIEWER: frozenset({Scope.READ, Scope.WORKERS, Scope.METRICS}),
+    TokenRole.VIEWER: frozenset({Scope.READ, Scope.METRICS}),
     TokenRole.OPERATOR: frozenset(Scope) - {Scope.WORK, Scope.TOKENS},
     TokenRole.ADMIN: frozenset(Scope),
 }
@@ -48,7 +50,6 @@ SCOPES: dict[TokenRole, frozenset[Scope]] = {
 OF_ALL_TENANTS = {
     Scope.QUEUES: "a queue is paused for all tenants",
     Scope.METRICS: "metrics tell of all tenants",
-    Scope.WORKERS: "workers serve all tenants",
 }
 """What takes a token that is bound to no tenant, and why."""
 

@@ -34,6 +34,7 @@ from holdfast.http.guard import Guard, Limits, request_id_of
 from holdfast.http.live import Live
 from holdfast.http.opening import Beside, opened
 from holdfast.http.problems import problem_response
+from holdfast.http.rates import Rates
 from holdfast.outside import Outside
 from holdfast.ports import Store
 from holdfast.services.session import Session
@@ -72,10 +73,12 @@ def make_server(
     `check` may refuse to begin once that is open; `beside` are loops that run on it from then on.
     """
     meters = meters or Meters()
+    limits = limits or Limits()
     session = Session(store)
     house = House(
         session=session,
         doorkeeper=doorkeeper,
+        rates=Rates(limits),
         live=Live(session),
         tasks=tasks or {},
         meters=meters,
@@ -98,7 +101,7 @@ def make_server(
     app.add_exception_handler(HoldfastError, _told)
     app.add_exception_handler(RequestValidationError, _unfit)
     app.add_exception_handler(HTTPException, _no_route)
-    app.add_middleware(Guard, limits=limits or Limits())
+    app.add_middleware(Guard, limits=limits)
     return app
 
 

@@ -9,11 +9,13 @@ import msgspec
 
 from holdfast.errors import BadData
 from holdfast.lifecycle.payload import check_number, check_text
-from holdfast.lifecycle.times import HORIZON
+from holdfast.lifecycle.times import SECOND
 from holdfast.ports import NewToken, Token
 
 QUEUES_LIMIT = 50
-"""How many queues a token may be for: lists ask the store once for each."""
+"""How many queues a token may be for."""
+LIFETIME_LIMIT = 100 * 365 * 24 * 3600 * SECOND
+"""What is to last longer is not to expire."""
 NEWEST = "~"
 """Higher than any id."""
 
@@ -29,7 +31,7 @@ def token_row(token: NewToken) -> tuple[Any, ...]:
     if type(token.digest) is not bytes or len(token.digest) != 32:
         raise BadData("a token's digest must be 32 bytes of SHA-256")
     if token.lifetime is not None:
-        check_number(token.lifetime, "a token's lifetime", high=HORIZON - 1)
+        check_number(token.lifetime, "a token's lifetime", high=LIFETIME_LIMIT)
     return (
         token.id,
         token.name,

@@ -113,6 +113,8 @@ def test_up_serves_and_works_in_one_process_on_a_file_that_it_makes(place: Path)
         assert served.http.get("/readyz").json()["status"] == "ready"
         text = served.http.get("/metrics").text
         assert re.search(r"holdfast_claims_total 1\.0", text)
+        counted = r'holdfast_submitted_total\{queue="default",task="double"\} 1\.0'
+        assert re.search(counted, text)
         assert re.search(r"holdfast_reconciler_sweeps_total [1-9]", text)
         assert served.end() == 0
 

@@ -22,6 +22,7 @@ from holdfast.lifecycle.payload import check_text
 from holdfast.local import LocalOperations
 from holdfast.operations import Answer, Wanted
 from holdfast.outside import Outside
+from holdfast.ports import Submitted
 from holdfast.services.session import Session
 from holdfast.tasks import Task
 from holdfast.telemetry import Meters
@@ -119,7 +120,11 @@ class Ask(Struct, frozen=True, kw_only=True):
         """Submit jobs, into queues that the token covers."""
         for one in wanted:
             self.caller.demand_queue(self._queue(one))
-        return await self.jobs.submit(wanted)
+        answers = await self.jobs.submit(wanted)
+        for answer in answers:
+            if isinstance(answer, Submitted) and answer.created:
+                self.house.meters.submitted(answer.job.task, answer.job.queue)
+        return answers
 
     def _queue(self, wanted: Wanted) -> str:
         if wanted.queue is not None:

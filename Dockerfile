@@ -1,0 +1,29 @@
+# Holdfast in one image; the command says which role it plays:
+#   docker build -t holdfast .
+#   docker run holdfast --help
+# For jobs of your own: FROM holdfast, COPY your code to /app, and run `worker package.module:app`.
+ARG PYTHON_IMAGE=python:3.13-slim
+
+FROM ${PYTHON_IMAGE} AS build
+WORKDIR /build
+COPY pyproject.toml README.md LICENSE ./
+COPY src src
+RUN python3 -m venv /opt/holdfast \
+    && /opt/holdfast/bin/pip install --no-cache-dir '.[client,metrics,postgres,server]'
+
+FROM ${PYTHON_IMAGE}
+RUN useradd --system --uid 10001 --home-dir /var/lib/holdfast --create-home holdfast \
+    && mkdir /app
+COPY --from=build /opt/holdfast /opt/holdfast
+ENV PATH=/opt/holdfast/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    HOLDFAST_HOST=0.0.0.0 \
+    HOLDFAST_LOG_FORMAT=json \
+    HOLDFAST_URL=/var/lib/holdfast/holdfast.db
+USER holdfast
+WORKDIR /app
+VOLUME /var/lib/holdfast
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["holdfast"]
+CMD ["up"]

@@ -202,6 +202,26 @@ async def _submitted_with_short_leases(database: Path, args: dict[str, Any]) -> 
     return job.public_id
 
 
+@pytest.mark.parametrize("scene", ["python"], indirect=True)
+def test_whoever_hung_up_while_it_waited_is_given_no_job(scene: Scene) -> None:
+    scene.serve()
+    session = scene.http.post("/v1/worker/sessions", json={}).json()["session"]
+    for number in range(3):
+        _hang_up_while_waiting(scene, session)
+        scene.submit(str(number))
+        wanted = {"session": session, "request_id": f"alive-{number}", "wait_seconds": 20}
+        [job] = scene.http.post("/v1/worker/claim", json=wanted).json()["jobs"]
+        assert job["args"]["name"] == str(number)
+
+
+def _hang_up_while_waiting(scene: Scene, session: str) -> None:
+    """Ask for a job, and go away once the server waits for one."""
+    waiting = httpx.Client(base_url=scene.http.base_url, timeout=1.0)
+    wanted = {"session": session, "request_id": str(id(waiting)), "wait_seconds": 20}
+    with pytest.raises(httpx.ReadTimeout), waiting:
+        waiting.post("/v1/worker/claim", json=wanted)
+
+
 def test_a_task_that_a_worker_does_not_know_is_left_for_others(scene: Scene) -> None:
     scene.serve()
     scene.work()

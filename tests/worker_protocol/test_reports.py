@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
 import pytest
 
+from holdfast.errors import PermanentError
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import Store
@@ -149,6 +151,62 @@ async def test_a_step_sent_again_while_its_job_runs_is_kept_once(
     assert (second["accepted"], second["repeated"]) == (True, False)
     assert (other["accepted"], other["problem"]["code"]) == (False, "step_recorded")
     assert (await events(http, job)).count("step_completed") == 2
+
+
+async def test_the_same_words_sent_many_times_at_once_are_kept_once(
+    http: httpx.AsyncClient, hand: Hand
+) -> None:
+    await submitted(http)
+    job = await hand.started()
+    words = [said(job, "step", name="a", result=1), said(job, "step", name="b", result=2)]
+    answers = await asyncio.gather(*(hand.report(*words) for _ in range(5)))
+
+    assert all(answer["accepted"] for one in answers for answer in one), answers
+    assert (await events(http, job)).count("step_completed") == 2
+    ends = await asyncio.gather(*(hand.say(job, "complete", result=3) for _ in range(5)))
+    assert all(answer["accepted"] for answer in ends), ends
+
+
+@pytest.mark.req("B28")
+async def test_a_worker_elsewhere_can_undo_a_job(
+    http: httpx.AsyncClient, store: Store, hand: Hand
+) -> None:
+    await submit_one(store, policy=Policy(compensates=True), body=b'{"seat":3}')
+    job = await hand.started()
+    await hand.report(
+        said(job, "step", name="reserve", result="r-1"),
+        said(job, "step", name="pay", result="p-1"),
+        said(job, "fail", error=BOOM, kind="permanent"),
+    )
+    undoing = await hand.started()
+    assert (undoing["compensates"], undoing["parent_id"]) == (job["job"], None)
+    assert undoing["args"]["arguments"] == {"seat": 3}
+    done = [(step["name"], step["result"]) for step in undoing["args"]["steps"]]
+    assert done == [("pay", "p-1"), ("reserve", "r-1")]
+    assert "job_compensated" not in await events(http, job)
+    for _ in range(2):
+        assert (await hand.say(undoing, "complete"))["accepted"]
+
+    assert (await events(http, job)).count("job_compensated") == 1
+
+
+async def test_a_compensation_of_a_job_that_is_gone_is_ended_and_not_handed_out(
+    http: httpx.AsyncClient, store: Store, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await submit_one(store, policy=Policy(compensates=True))
+    job = await hand.started()
+    await hand.say(job, "fail", error=BOOM, kind="permanent")
+    other = await submitted(http)
+
+    async def gone(*_: Any) -> Any:
+        raise PermanentError("what it was asked to do is erased")
+
+    monkeypatch.setattr("holdfast.http.assignments.retold", gone)
+    [left] = await hand.claim(limit=5)
+
+    assert left["job"] == other["internal_id"]
+    letters = (await http.get("/v1/dead-letters")).json()["letters"]
+    assert [letter["error_code"] for letter in letters] == ["compensation_failed"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ version  # an argument of the command line, read by its callback
 __getattr__  # of the package: called by Python for a public name that is not imported yet
 xOpen  # called by SQLite through apsw
 _ledger_agrees  # a fixture that pytest runs by itself
-do_GET  # called by http.server, as are the next two
+do_GET  # called by http.server, as are the next three
+do_POST
 handle_error
 log_message
 client_address  # its argument

@@ -13,10 +13,10 @@ import pytest
 
 from holdfast.app import Holdfast
 from holdfast.errors import PermanentError, Undelivered
-from holdfast.flow.tell import Route
-from holdfast.lifecycle.job import Job
+from holdfast.flow.tell import FOLLOWER, Route, tell
+from holdfast.lifecycle.job import Actor, Job
 from holdfast.lifecycle.policy import Policy
-from holdfast.lifecycle.states import State
+from holdfast.lifecycle.states import Role, State
 from holdfast.outside import Outside, Reply, read_networks
 from holdfast.ports import Query, Store, SubmitRefused, Webhook
 from holdfast.services import postman as postman_module
@@ -52,9 +52,14 @@ async def hook(store: Store, url: str, **wishes: Any) -> tuple[Webhook, str]:
 async def delivering(app: Holdfast, outside: Outside = HERE) -> AsyncIterator[Postman]:
     """Have the postman at work."""
     postman = Postman(
-        app.make_store, "postman", outside=outside, tick_seconds=0.05, idle_seconds=0.01
+        await app.store(),
+        app.make_store,
+        "postman",
+        outside=outside,
+        tick_seconds=0.05,
+        idle_seconds=0.01,
     )
-    working = asyncio.create_task(postman.run(await app.store()))
+    working = asyncio.create_task(postman.run())
     try:
         yield postman
     finally:
@@ -231,6 +236,34 @@ async def test_a_postman_that_is_stopped_leaves_the_rest_to_the_next(
 
     assert len(receiver.requests) == len(jobs) == 2
     assert len({request.headers["webhook-id"] for request in receiver.requests}) == 2
+
+
+async def test_without_webhooks_no_worker_looks_for_work(app: Holdfast, store: Store) -> None:
+    async with delivering(app):
+        async with asyncio.timeout(LIMIT_SECONDS):
+            while await store.cursor(FOLLOWER) is None:  # noqa: ASYNC110  another task's doing
+                await asyncio.sleep(0.01)
+        assert await store.workers() == []
+        async with Receiver() as receiver:
+            await hook(store, receiver.url)
+            await job_in(store, State.SUCCEEDED)
+            await deliveries(store, ended(1))
+    assert len(receiver.requests) == 1
+    [worker] = await store.workers()
+    assert worker.stopped_at is not None, "it ended in order"
+
+
+async def test_what_was_left_of_a_removed_webhook_is_ended(app: Holdfast, store: Store) -> None:
+    one, _ = await hook(store, "https://hooks.example/")
+    job = await job_in(store, State.SUCCEEDED)
+    route = Route(task=TASK, queue=QUEUE, policy=Policy())
+    while not (await tell(store, Actor(Role.GATEWAY, "f"), route)).messages:
+        pass
+    await store.remove_webhook(one.id, actor="control:ann")
+    async with delivering(app):
+        [delivery] = await deliveries(store, ended(1))
+    assert delivery.state is State.SUCCEEDED
+    assert str(job.id) in str(await store.events(delivery.id))
 
 
 async def test_a_message_that_cannot_be_submitted_is_told(

@@ -17,6 +17,7 @@ from holdfast.http.doors import check_door, make_doorkeeper
 from holdfast.http.gateway import Gateway
 from holdfast.http.opening import Beside
 from holdfast.http.server import make_server
+from holdfast.outside import Outside
 from holdfast.ports import Store
 from holdfast.services.worker import Worker
 from holdfast.telemetry import Meters
@@ -30,6 +31,7 @@ class Door(Struct, frozen=True, kw_only=True):
     port: int
     grace_seconds: float
     access_log: bool
+    outside: Outside
 
     def gateway(
         self,
@@ -48,6 +50,7 @@ class Door(Struct, frozen=True, kw_only=True):
             tasks=None if app is None else app.tasks,
             meters=meters,
             beside=beside,
+            outside=self.outside,
         )
         return Gateway(
             server,
@@ -134,7 +137,7 @@ class Whole:
         return hurry
 
     async def _keep(self, store: Store) -> None:
-        """Sweep and clean until cancelled."""
+        """Sweep, clean and tell webhooks until cancelled."""
         async with asyncio.TaskGroup() as group:
             for one in self._keeping.loops(store, meters=self._meters):
                 group.create_task(one.run())

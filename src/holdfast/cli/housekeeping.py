@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
+from holdfast.cli.settings import words
 from holdfast.flow.clean import Cleaned, Terms, read_term
 from holdfast.flow.recover import Swept
 from holdfast.identity import jitter
 from holdfast.lifecycle.job import JobId
+from holdfast.outside import Outside, read_networks
 from holdfast.ports import Store
 from holdfast.services.janitor import Janitor
+from holdfast.services.postman import Postman
 from holdfast.services.reconciler import Reconciler
 from holdfast.telemetry import Meters
+from holdfast.wiring import Address, make_store
+
+Loop: TypeAlias = Reconciler | Janitor | Postman
 
 
 class Listener(Protocol):
@@ -28,20 +35,31 @@ class Listener(Protocol):
         """Hear of a look of the janitor."""
 
 
+class Mail(Struct, frozen=True, kw_only=True):
+    """How webhooks are told: of which store's jobs, and where they may lead."""
+
+    address: Address
+    outside: Outside
+
+
 class Housekeeping(Struct, frozen=True, kw_only=True):
     """What is swept and cleaned, and how often."""
 
     tick_seconds: float
     terms: Terms
     clean: bool
+    mail: Mail | None = None
+    """How webhooks are told; None: not from here."""
 
     def loops(
         self, store: Store, listener: Listener | None = None, meters: Meters | None = None
-    ) -> list[Reconciler | Janitor]:
+    ) -> list[Loop]:
         """Make the loops of one process on one store."""
-        made: list[Reconciler | Janitor] = [self._reconciler(store, listener, meters)]
+        made: list[Loop] = [self._reconciler(store, listener, meters)]
         if self.clean:
             made.append(self._janitor(store, listener, meters))
+        if self.mail is not None:
+            made.append(self._postman(store, self.mail, meters))
         return made
 
     async def once(self, store: Store, listener: Listener) -> dict[JobId, str]:
@@ -69,6 +87,16 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     def _janitor(self, store: Store, listener: Listener | None, meters: Meters | None) -> Janitor:
         on_look = None if listener is None else listener.cleaned
         return Janitor(store, _name(), self.terms, on_look=on_look, meters=meters)
+
+    def _postman(self, store: Store, mail: Mail, meters: Meters | None) -> Postman:
+        return Postman(
+            store, partial(make_store, mail.address), _name(), outside=mail.outside, meters=meters
+        )
+
+
+def read_outside(allow: str) -> Outside:
+    """Read where webhooks may lead, as settings say it."""
+    return Outside(allow=read_networks(words(allow)))
 
 
 def read_terms(keep: str, keep_unsuccessful: str, keep_letters: str) -> Terms:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.housekeeping import Housekeeping, read_terms
+from holdfast.cli.housekeeping import Housekeeping, Loop, Mail, read_outside, read_terms
 from holdfast.cli.running import (
     DEFAULT_URL,
     FOUND_PROBLEMS,
@@ -35,6 +35,8 @@ from holdfast.cli.settings import (
     MetricsHost,
     MetricsPort,
     Tick,
+    Webhooks,
+    WebhooksAllow,
 )
 from holdfast.cli.showing import plain, say
 from holdfast.config import shown
@@ -42,10 +44,10 @@ from holdfast.flow.clean import FOREVER, Cleaned
 from holdfast.flow.recover import Swept
 from holdfast.logs import LogFormat, configure_logging
 from holdfast.ports import Store
-from holdfast.services.janitor import Janitor
-from holdfast.services.reconciler import TICK_SECONDS, Reconciler
+from holdfast.services.reconciler import TICK_SECONDS
 from holdfast.telemetry import Meters
 from holdfast.telemetry.serving import serve_metrics
+from holdfast.wiring import read_address
 
 
 def register(app: typer.Typer) -> None:
@@ -64,20 +66,25 @@ def reconcile(
     keep: Keep = "7d",
     keep_unsuccessful: KeepUnsuccessful = "30d",
     keep_letters: KeepLetters = FOREVER,
+    webhooks: Webhooks = True,
+    webhooks_allow: WebhooksAllow = "",
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = HOST,
     log_format: LogStyle = LogFormat.TEXT,
     log_level: LogLevel = "INFO",
     as_json: AsJson = False,
 ) -> None:
-    """Look for lost leases, passed deadlines and timers, and do what is due; clean old jobs.
+    """Look for lost leases, passed deadlines and timers; clean old jobs; tell webhooks of ends.
 
     Any number of these may run, beside those inside workers. SIGTERM ends it after its sweep.
     """
     saying = Saying(as_json=as_json)
     with telling():
         keeping = Housekeeping(
-            tick_seconds=tick, terms=read_terms(keep, keep_unsuccessful, keep_letters), clean=clean
+            tick_seconds=tick,
+            terms=read_terms(keep, keep_unsuccessful, keep_letters),
+            clean=clean,
+            mail=_mail(url, webhooks_allow) if webhooks else None,
         )
     if once:
         run(with_store(url, lambda store: _once(keeping, store, saying)))
@@ -94,6 +101,10 @@ def reconcile(
 
     say(err, f"reconciling {plain(shown('url', url))}; end with Ctrl-C")
     run(with_awaited_store(url, work))
+
+
+def _mail(url: str, allow: str) -> Mail:
+    return Mail(address=read_address(url), outside=read_outside(allow))
 
 
 class Saying:
@@ -129,7 +140,7 @@ async def _once(keeping: Housekeeping, store: Store, saying: Saying) -> None:
         raise typer.Exit(FOUND_PROBLEMS)
 
 
-async def _until_a_signal(loops: Sequence[Reconciler | Janitor]) -> None:
+async def _until_a_signal(loops: Sequence[Loop]) -> None:
     def stop() -> None:
         for one in loops:
             one.stop()

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from holdfast.app import Holdfast
-from holdfast.cli.housekeeping import Housekeeping, read_terms
+from holdfast.cli.housekeeping import Housekeeping, Mail, read_outside, read_terms
 from holdfast.cli.running import DEFAULT_URL, check_there, err, run, telling
 from holdfast.cli.settings import (
     HOST,
@@ -30,6 +30,8 @@ from holdfast.cli.settings import (
     Port,
     Queues,
     Tick,
+    Webhooks,
+    WebhooksAllow,
     words,
 )
 from holdfast.cli.worker import load_app
@@ -55,6 +57,7 @@ def serve(
     port: Port = PORT,
     grace: Grace = GRACE_SECONDS,
     access_log: AccessLog = False,
+    webhooks_allow: WebhooksAllow = "",
     log_format: LogStyle = LogFormat.TEXT,
     log_level: LogLevel = "INFO",
 ) -> None:
@@ -69,7 +72,13 @@ def serve(
         front = _front()
         address = _address(url, loaded)
         check_there(address)
-        door = front.Door(host=host, port=port, grace_seconds=grace, access_log=access_log)
+        door = front.Door(
+            host=host,
+            port=port,
+            grace_seconds=grace,
+            access_log=access_log,
+            outside=read_outside(webhooks_allow),
+        )
         gateway = door.gateway(address, loaded)
     err.print(f"serving {gateway.url}; end with Ctrl-C", markup=False, soft_wrap=True)
     run(front.serve(gateway))
@@ -91,11 +100,13 @@ def up(
     keep: Keep = "7d",
     keep_unsuccessful: KeepUnsuccessful = "30d",
     keep_letters: KeepLetters = FOREVER,
+    webhooks: Webhooks = True,
+    webhooks_allow: WebhooksAllow = "",
     access_log: AccessLog = False,
     log_format: LogStyle = LogFormat.TEXT,
     log_level: LogLevel = "INFO",
 ) -> None:
-    """Run everything in one process: HTTP API, reconciler, janitor and, with an app, a worker.
+    """Run everything in one process: API, reconciler, janitor, webhooks and, with an app, a worker.
 
     A SQLite file that is not there is made. Ends in order at SIGTERM or Ctrl-C; a second one ends
     the grace. Exit code 0 only if everything was finished or given back.
@@ -103,10 +114,17 @@ def up(
     loaded = None if app is None else load_app(app, url)
     with telling():
         front = _front()
-        door = front.Door(host=host, port=port, grace_seconds=grace, access_log=access_log)
-        terms = read_terms(keep, keep_unsuccessful, keep_letters)
-        keeping = Housekeeping(tick_seconds=tick, terms=terms, clean=clean)
-        house = front.Whole(door, _address(url, loaded), loaded, keeping)
+        address, outside = _address(url, loaded), read_outside(webhooks_allow)
+        door = front.Door(
+            host=host, port=port, grace_seconds=grace, access_log=access_log, outside=outside
+        )
+        keeping = Housekeeping(
+            tick_seconds=tick,
+            terms=read_terms(keep, keep_unsuccessful, keep_letters),
+            clean=clean,
+            mail=Mail(address=address, outside=outside) if webhooks else None,
+        )
+        house = front.Whole(door, address, loaded, keeping)
         if loaded is not None:
             house.employ(
                 loaded.worker(

@@ -63,6 +63,14 @@ KeepUnsuccessful = Annotated[
 KeepLetters = Annotated[
     str, setting("--keep-letters", _KEEP.format("a dead letter that nobody has settled"))
 ]
+Webhooks = Annotated[bool, setting("--webhooks/--no-webhooks", "Tell webhooks of ends, too.")]
+WebhooksAllow = Annotated[
+    str,
+    setting(
+        "--webhooks-allow",
+        "Networks that webhooks may lead to though they are not public, by comma: 10.1.0.0/16.",
+    ),
+]
 MetricsPort = Annotated[
     int | None,
     setting(

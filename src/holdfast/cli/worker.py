@@ -7,9 +7,9 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -34,6 +34,7 @@ from holdfast.cli.settings import (
 from holdfast.errors import HoldfastError
 from holdfast.logs import LogFormat, configure_logging
 from holdfast.services.crew import MEMBER, Crew, watch_lifeline
+from holdfast.services.rounds import first_of
 from holdfast.services.worker import GRACE_SECONDS, LET_GO_SECONDS, POLL_SECONDS, Worker
 from holdfast.telemetry.depths import Depths, watch_depths
 from holdfast.telemetry.serving import serve_metrics
@@ -146,14 +147,6 @@ async def _watch_depths(app: Holdfast, depths: Depths) -> None:
             return await watch_depths(depths, await app.store())
         except HoldfastError:
             await asyncio.sleep(1)
-
-
-async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
-    """Wait until one of these is done."""
-    tasks = [asyncio.create_task(wait) for wait in waits]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
 
 
 async def _lead(size: int) -> int:

@@ -42,6 +42,8 @@ class Errand(Struct, frozen=True, kw_only=True):
 class Told(Struct, kw_only=True):
     """What one look did."""
 
+    webhooks: int = 0
+    """How many there are to be told."""
     events: int = 0
     messages: int = 0
     """Jobs made, and those that were there already."""
@@ -59,9 +61,9 @@ async def tell(store: Store, actor: Actor, route: Route, *, limit: int = PAGE) -
     if at is None or not hooks:
         if at != end:
             await store.move_cursor(FOLLOWER, before=at, to=end)
-        return Told()
+        return Told(webhooks=len(hooks))
     tail = await store.tail(at, limit=limit)
-    report = Told(events=len(tail.events), more=len(tail.events) == limit)
+    report = Told(webhooks=len(hooks), events=len(tail.events), more=len(tail.events) == limit)
     await _make_jobs(store, await _messages(store, actor, route, tail.events, hooks), report)
     if tail.cursor != at:
         await store.move_cursor(FOLLOWER, before=at, to=tail.cursor)

@@ -5,6 +5,7 @@ A message that is not taken is tried again for about a day, then it lies in the 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +15,13 @@ from holdfast import __version__
 from holdfast.errors import PermanentError, Undelivered
 from holdfast.flow.tell import Errand, Route, Told, is_ending, tell
 from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent
-from holdfast.lifecycle.states import Role
+from holdfast.lifecycle.states import TERMINAL, Role
 from holdfast.lifecycle.times import SECOND
 from holdfast.options import Backoff
 from holdfast.outside import Outside, Reply
 from holdfast.ports import Store, Webhook
 from holdfast.runners.lazily import LazyProcesses
-from holdfast.services.rounds import Rounds
+from holdfast.services.rounds import Rounds, first_of
 from holdfast.services.worker import Worker
 from holdfast.tasks import TaskSet, make_task
 from holdfast.telemetry import Meters
@@ -71,10 +72,11 @@ class Follower(Rounds):
 
 
 class Postman:
-    """The follower, and a worker for what it finds."""
+    """The follower, and a worker for what it finds once there is somebody to be told."""
 
     def __init__(
         self,
+        store: Store,
         make_store: Callable[[], Store],
         name: str,
         *,
@@ -83,28 +85,61 @@ class Postman:
         tick_seconds: float = 1.0,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        """Take what makes stores of its own; `run` begins."""
+        """Take an open store, and what makes others for the worker; `run` begins."""
+        self._store = store
         self._make_store = make_store
-        self._name = name
-        self._outside = outside or Outside()
-        self._meters = meters
         self._tick = tick_seconds
-        self._idle = idle_seconds
-        self._follower: Follower | None = None
-
-    async def run(self, store: Store) -> None:
-        """Follow and deliver, until stopped or cancelled."""
-        delivery = Delivery(store, self._outside)
-        tasks = TaskSet()
-        task = make_task(delivery.deliver, {
-            "name": TASK, "queue": QUEUE, "retries": RETRIES, "backoff": BACKOFF,
-        })  # fmt: skip
-        tasks.add(task)
-        route = Route(task=TASK, queue=QUEUE, policy=task.policy)
-        self._follower = Follower(
-            store, self._name, route, idle_seconds=self._idle, meters=self._meters
+        self._wanted, self._over = asyncio.Event(), asyncio.Event()
+        self._task = make_task(
+            Delivery(store, outside or Outside()).deliver,
+            {"name": TASK, "queue": QUEUE, "retries": RETRIES, "backoff": BACKOFF},
         )
-        async with Worker(
+        self._follower = Follower(
+            store,
+            name,
+            Route(task=TASK, queue=QUEUE, policy=self._task.policy),
+            idle_seconds=idle_seconds,
+            on_look=self._looked,
+            meters=meters,
+        )
+
+    async def run(self) -> None:
+        """Follow and deliver, until stopped or cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._deliver())
+            await self._follower.run()
+            self._over.set()
+            self._wanted.set()
+
+    def stop(self) -> None:
+        """End in order: what is on its way gets a moment, the rest is given back."""
+        self._follower.stop()
+
+    def _looked(self, report: Told) -> None:
+        if report.webhooks:
+            self._wanted.set()
+
+    async def _deliver(self) -> None:
+        if not await self._has_mail():
+            await self._wanted.wait()
+        if self._over.is_set():
+            return
+        async with self._worker() as worker:
+            await first_of(self._over.wait(), worker.stopped())
+        if worker.failed is not None:
+            raise worker.failed
+
+    async def _has_mail(self) -> bool:
+        """Whether messages are on their way, also where all webhooks have been removed since."""
+        counts = await self._store.counts()
+        return any(
+            count.jobs for count in counts if count.queue == QUEUE and count.state not in TERMINAL
+        )
+
+    def _worker(self) -> Worker:
+        tasks = TaskSet()
+        tasks.add(self._task)
+        return Worker(
             self._make_store(),
             tasks,
             keeper_store=self._make_store(),
@@ -114,13 +149,7 @@ class Postman:
             grace_seconds=GRACE_SECONDS,
             tick_seconds=self._tick,
             reconcile=False,
-        ):
-            await self._follower.run()
-
-    def stop(self) -> None:
-        """End in order: what is on its way gets a moment, the rest is given back."""
-        if self._follower is not None:
-            self._follower.stop()
+        )
 
 
 def _no_module() -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
+    from holdfast.client.client import Client
     from holdfast.context import Context
     from holdfast.durable.replay import Suspended
     from holdfast.durable.verdicts import NOT_HAPPENED, UNKNOWN, Happened
@@ -33,6 +34,7 @@ __all__ = [
     "UNKNOWN",
     "Backoff",
     "Call",
+    "Client",
     "Context",
     "Happened",
     "Holdfast",
@@ -62,6 +64,7 @@ _HOMES = {
     "UNKNOWN": "durable.verdicts",
     "Backoff": "options",
     "Call": "tasks",
+    "Client": "client.client",
     "Context": "context",
     "Happened": "durable.verdicts",
     "Holdfast": "app",

@@ -10,14 +10,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 from uuid import UUID
 
-from msgspec.structs import replace
 from typing_extensions import Unpack
 
 from holdfast.asking import Asker, Rehearsal, all_accepted
 from holdfast.bridge import Bridge
 from holdfast.context import Context
 from holdfast.enlisting import Enlisting
-from holdfast.errors import BadData, BadTask, HoldfastError, NoSuchJob
+from holdfast.errors import BadTask, HoldfastError, NoSuchJob
 from holdfast.flow.submit import refused_submit
 from holdfast.flow.why import Why, why
 from holdfast.jobs import JobHandle
@@ -26,7 +25,8 @@ from holdfast.lifecycle.payload import check_number, check_text, decode_body
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.lifecycle.states import KeyKind, Role, State
 from holdfast.local import LocalOperations
-from holdfast.options import TaskOptions
+from holdfast.operations import found
+from holdfast.options import TaskOptions, read_states
 from holdfast.pending import PendingHandle
 from holdfast.ports import Query, QueueStatus, Store, SubmitOutcome, SubmitRefused
 from holdfast.runners.lazily import LazyProcesses
@@ -223,10 +223,10 @@ class Holdfast(Enlisting):
         limit: int | None = None,
     ) -> AsyncIterator[JobHandle[Any]]:
         """Go through jobs, newest first: `async for job in app.jobs(state="failed")`."""
-        store = await self.store()
+        operations = await self.operations()
         query = Query(
             tenant=tenant or self.tenant,
-            states=_states(state),
+            states=read_states(state),
             queue=queue,
             task=task,
             parent_id=await self.parent_id(parent),
@@ -234,15 +234,8 @@ class Holdfast(Enlisting):
             correlation_id=correlation_id,
             error_code=error_code,
         )
-        left = limit
-        while left is None or left > 0:
-            page = await store.find(replace(query, limit=min(left or 100, 100)))
-            for record in page.jobs:
-                yield self._handle(record)
-            left = None if left is None else left - len(page.jobs)
-            if page.next is None:
-                return
-            query = replace(query, before=page.next)
+        async for record in found(operations, query, limit):
+            yield self._handle(record)
 
     async def pause(self, queue: str, *, reason: str | None = None) -> QueueStatus:
         """Let no job of a queue be claimed."""
@@ -390,12 +383,3 @@ class Holdfast(Enlisting):
             for known in [known for known in self._sessions if known.is_closed()]:
                 del self._sessions[known]
             return self._sessions.setdefault(loop, Session(self.make_store()))
-
-
-def _states(given: State | str | Sequence[State | str]) -> tuple[State, ...]:
-    states = tuple(map(State.named, [given] if isinstance(given, str) else given))
-    if State.UNKNOWN in states:
-        raise BadData(
-            f"state must be one of {', '.join(s for s in State if s.code)}, not {given!r}"
-        )
-    return states

@@ -6,13 +6,15 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from holdfast.flow.history import ReadEvent
 from holdfast.flow.why import Why
 from holdfast.lifecycle.states import EventType, State
 from holdfast.operations import BULK, Depth, Wanted
 from holdfast.views import Instant, JobView, LogView
+
+NOTHING = Raw(b"null")
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -92,7 +94,7 @@ class Signalling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A signal."""
 
     name: str
-    payload: Raw = field(default_factory=lambda: Raw(b"null"))
+    payload: Raw = NOTHING
     """Any JSON."""
 
 
@@ -112,9 +114,9 @@ class Result(Struct, frozen=True, kw_only=True):
     """The job that came to it: the last one, where the job was tried again as a new one."""
     task: str
     state: State
-    result: Raw | None = None
+    result: Raw = NOTHING
     error_code: str | None = None
-    error: Raw | None = None
+    error: Raw = NOTHING
     reason: str | None = None
     erased: bool = False
     job: JobView

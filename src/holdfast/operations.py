@@ -7,11 +7,12 @@ or for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 from msgspec import Meta, Raw, Struct, field
+from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError
 from holdfast.flow.history import ReadEvent
@@ -253,3 +254,20 @@ class Operations(Protocol):
 
     async def remove_webhook(self, id: str) -> WebhookView:
         """End a webhook; what was not delivered yet is not."""
+
+
+PAGE = 100
+
+
+async def found(operations: Operations, query: Query, limit: int | None) -> AsyncIterator[Job]:
+    """Go through jobs, newest first, page by page."""
+    left = limit
+    while left is None or left > 0:
+        size = PAGE if left is None else min(left, PAGE)
+        page = await operations.find(replace(query, limit=size))
+        for job in page.jobs:
+            yield job
+        left = None if left is None else left - len(page.jobs)
+        if page.next is None:
+            return
+        query = replace(query, before=page.next)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict
 from uuid import UUID
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.errors import BadData, BadTask
 from holdfast.lifecycle.payload import check_labels, check_text, check_time
 from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_problems
-from holdfast.lifecycle.states import Priority
+from holdfast.lifecycle.states import Priority, State
 from holdfast.lifecycle.times import After, Time
 from holdfast.spans import Span, span_micros, span_seconds
 
@@ -127,6 +127,16 @@ def job_fields(options: JobOptions, policy: Policy) -> dict[str, Any]:
     except ValueError as error:
         raise BadData(str(error)) from error
     return fields
+
+
+def read_states(given: State | str | Sequence[State | str]) -> tuple[State, ...]:
+    """Read which states are asked for: one, or several."""
+    states = tuple(map(State.named, [given] if isinstance(given, str) else given))
+    if State.UNKNOWN in states:
+        raise BadData(
+            f"state must be one of {', '.join(s for s in State if s.code)}, not {given!r}"
+        )
+    return states
 
 
 def check_fields(fields: Mapping[str, Any]) -> None:

@@ -52,6 +52,8 @@ class Call(Struct, frozen=True, kw_only=True):
     body: Body
     fields: Mapping[str, Any] = {}
     """Of `lifecycle.submit.Submission`, beside what the task says."""
+    said: Mapping[str, Any] = {}
+    """The same in the words of `options(…)`, for whoever hands the call on."""
     parent: Any = None
 
 
@@ -108,11 +110,17 @@ class Task(Generic[P, R]):
         self._shape = shape
         self._submitter = submitter
         self._fields: dict[str, Any] = {}
+        self._said: dict[str, Any] = {}
         self._parent: Any = None
 
     def __repr__(self) -> str:
         """Name it."""
         return f"<Task {self.name}>"
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether its function is registered somewhere else, and its terms with it."""
+        return isinstance(self._shape, Unknown)
 
     @property
     def start_folds(self) -> bool:
@@ -154,13 +162,13 @@ class Task(Generic[P, R]):
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Call:
         """Check a call and write it down, to be submitted together with others."""
-        body = self._shape.pack(args, kwargs)
-        return Call(task=self, body=body, fields=self._fields, parent=self._parent)
+        return self._prepare(args, kwargs)
 
     def options(self, **options: Unpack[JobOptions]) -> Task[P, R]:
         """Give the task with other terms for what is submitted through it."""
         task = copy.copy(self)
         task._fields = {**self._fields, **job_fields(options, self._terms_policy)}
+        task._said = {**self._said, **options}
         check_fields(task._fields)
         task._parent = options.get("parent", self._parent)
         return task
@@ -230,7 +238,7 @@ class Task(Generic[P, R]):
 
     def _prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         body = self._shape.pack(args, kwargs)
-        return Call(task=self, body=body, fields=self._fields, parent=self._parent)
+        return Call(task=self, body=body, fields=self._fields, said=self._said, parent=self._parent)
 
     def _home(self) -> Submitter:
         if self._submitter is None:

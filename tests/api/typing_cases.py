@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from holdfast import Context, Holdfast, JobHandle, PendingHandle
+from holdfast import Client, Context, Holdfast, JobHandle, PendingHandle
 
 app = Holdfast()
 
@@ -57,6 +57,10 @@ async def right() -> None:
         await add.submit_many([(1, 2), {"a": 1, "b": 2}, add.prepare(1, 2)]), list[JobHandle[int]]
     )
     assert_type(add.submit_sync(1, b=2).result_sync(), int)
+    client = Client("http://localhost:8000")
+    assert_type(await client.submit(resize, "cat.png"), JobHandle[int])
+    assert_type(client.submit_sync(add.options(delay="5m"), 1, b=2).result_sync(), int)
+    assert_type(await client.submit("resize", image="cat.png"), JobHandle[Any])
     assert_type(await fetch.submit_in(object(), "https://…"), PendingHandle[str])
     assert_type(add.options(delay="5m").submit_in_sync(object(), 1, b=2).result_sync(), int)
     await (await keep.submit({"a": 1})).wait("10s")

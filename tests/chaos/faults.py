@@ -78,7 +78,7 @@ class Point(Kill):
 
     async def strike(self) -> None:
         """Replace one by another that will die at a point of its way."""
-        points = [point for point in named_points() if not point.startswith("sqlite.")]
+        points = [point for point in named_points() if not point.startswith(("sqlite.", "http."))]
         point = f"{self.chance.choice(points)}:{self.chance.randint(1, 6)}"
         old = await self.front.pick(self.chance)
         old.kill()

@@ -29,8 +29,8 @@ DEATHS = (1, 3)
 
 def points_of(engine: str) -> list[str]:
     """The points that a worker on this engine comes to."""
-    others = {"sqlite": "postgres.", "postgres": "sqlite."}[engine]
-    return [point for point in named_points() if not point.startswith(others)]
+    other = {"sqlite": "postgres.", "postgres": "sqlite."}[engine]
+    return [point for point in named_points() if not point.startswith((other, "http."))]
 
 
 KILLS = [(engine, point) for engine in ("sqlite", "postgres") for point in points_of(engine)]

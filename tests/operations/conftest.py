@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 
 from holdfast import Holdfast
 from holdfast.client.operations import RemoteOperations
-from holdfast.client.requests import Requests, make_http
+from holdfast.client.requests import Requests, make_headers, make_http
 from holdfast.flow.verify import Problem, verify
 from holdfast.http.scopes import Caller, TokenRole
 from holdfast.http.server import make_server
@@ -69,7 +69,8 @@ def _local(session: Session) -> Acting:
 
 def _remote(transport: httpx.ASGITransport, stack: AsyncExitStack) -> Acting:
     def act(name: str, tenant: str | None) -> Operations:
-        http = make_http("http://test", f"{name}@{tenant or ''}", None, transport)
+        headers = make_headers(f"{name}@{tenant or ''}", None)
+        http = make_http("http://test", headers, transport)
         stack.push_async_callback(http.aclose)
         return RemoteOperations(Requests(http, patience_seconds=5.0))
 

@@ -24,6 +24,7 @@ from holdfast.flow.why import Why
 from holdfast.identity import mint_id, mint_request
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.payload import check_body, check_text
+from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
 from holdfast.messages import (
     Cancelling,
@@ -376,7 +377,7 @@ def _record(reply: Reply) -> Job:
 
 
 def _ending(result: Result) -> Ending:
-    body = result.result if result.error is None else result.error
+    body = bytes(result.result if result.state is State.SUCCEEDED else result.error)
     return Ending(
         job=result.job.record(),
         outcome=Outcome(
@@ -384,7 +385,8 @@ def _ending(result: Result) -> Ending:
             task=result.task,
             state=result.state,
             error_code=result.error_code,
-            body=None if body is None else bytes(body),
+            # Of a job without a result and of one whose result is null, the state tells which.
+            body=None if body == b"null" else body,
             erased=result.erased,
             reason=result.reason,
             first_id=None if result.job_id == result.job.id else result.job.id,

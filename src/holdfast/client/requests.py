@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
-import httpx
 import msgspec
 from msgspec import Struct
 
@@ -31,6 +30,11 @@ from holdfast.errors import (
 from holdfast.identity import jitter, mint_request
 from holdfast.lifecycle.payload import check_text
 from holdfast.messages import Problem
+
+try:
+    import httpx
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("the client needs httpx: pip install 'holdfast[client]'") from error
 
 T = TypeVar("T")
 ANSWER_SECONDS = 30.0
@@ -132,18 +136,20 @@ class Requests:
         return ServerUnavailable(f"the server at {self._http.base_url} does not answer: {why}")
 
 
-def make_http(
-    url: str,
-    token: str | None,
-    tenant: str | None,
-    transport: httpx.AsyncBaseTransport | None = None,
-) -> httpx.AsyncClient:
-    """Make the connections to a server; nothing is asked yet."""
+def make_headers(token: str | None, tenant: str | None) -> dict[str, str]:
+    """Say who asks; `tenant` is for a token that may act for all of them."""
     headers = {"user-agent": f"holdfast/{__version__}", "accept": "application/json"}
     if token is not None:
         headers["authorization"] = f"Bearer {_header(token, 'the token')}"
     if tenant is not None:
         headers["holdfast-tenant"] = quote(check_text(tenant, "tenant", limit=200))
+    return headers
+
+
+def make_http(
+    url: str, headers: dict[str, str], transport: httpx.AsyncBaseTransport | None = None
+) -> httpx.AsyncClient:
+    """Make the connections to a server; nothing is asked yet."""
     return httpx.AsyncClient(
         base_url=read_url(url),
         headers=headers,

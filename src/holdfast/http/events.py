@@ -14,6 +14,7 @@ from holdfast.http.bodies import answer
 from holdfast.http.bookmarks import Epoch
 from holdfast.http.documents import documented
 from holdfast.http.feed import OLDEST, Wish
+from holdfast.http.names import Name
 from holdfast.http.scopes import Scope
 from holdfast.http.streams import MEDIA, EventStream, wants_stream
 from holdfast.lifecycle.states import EventType
@@ -37,7 +38,7 @@ def streamed(described: dict[str, Any]) -> dict[str, Any]:
 @router.get("/jobs/{job}/events", **streamed(documented(_200=JobEvents, _204=None)))
 async def get_job_events(
     ask: Annotated[Ask, asking(Scope.READ)],
-    job: str,
+    job: Name,
     after: Annotated[int, Query(ge=0, lt=2**31)] = 0,
     limit: Limit = 1000,
     last_event_id: LastEventId = None,

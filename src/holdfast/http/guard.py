@@ -21,8 +21,10 @@ from holdfast.errors import (
     TooSlow,
     UnsupportedMedia,
 )
+from holdfast.http.names import keep_slashes
 from holdfast.http.problems import problem_response
 from holdfast.identity import mint_request
+from holdfast.points import reach
 
 log = logging.getLogger(__name__)
 REQUEST_ID = "x-request-id"
@@ -66,6 +68,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = keep_slashes(scope)
         headers = Headers(scope=scope)
         request_id = _named(headers.get(REQUEST_ID))
         scope.setdefault("state", {})["request_id"] = request_id
@@ -74,6 +77,7 @@ class Guard:
         async def told(message: Message) -> None:
             nonlocal begun
             if message["type"] == "http.response.start":
+                reach("http.answering")
                 begun = True
                 MutableHeaders(scope=message)[REQUEST_ID] = request_id
             await send(message)

@@ -17,12 +17,14 @@ from holdfast.flow.lineage import Lineage
 from holdfast.http.asking import Ask, asking
 from holdfast.http.bodies import answer, read_instant
 from holdfast.http.documents import documented
+from holdfast.http.names import Name
 from holdfast.http.problems import problem_of
 from holdfast.http.scopes import Scope
 from holdfast.lifecycle.dialects.vocabularies import DIALECTS
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.states import Letter, State
 from holdfast.messages import (
+    NOTHING,
     Cancelling,
     Each,
     Explanation,
@@ -122,7 +124,7 @@ async def list_jobs(  # noqa: PLR0917  what a query string may say
 
 @router.get("/{job}", **documented(_200=JobView))
 async def get_job(
-    ask: Annotated[Ask, asking(Scope.READ)], job: str, dialect: DialectKey = None, wait: Wait = 0.0
+    ask: Annotated[Ask, asking(Scope.READ)], job: Name, dialect: DialectKey = None, wait: Wait = 0.0
 ) -> Response:
     """Read a job, once it has ended or `wait` seconds have passed.
 
@@ -137,7 +139,7 @@ async def get_job(
 
 @router.get("/{job}/history", **documented(_200=History))
 async def get_history(
-    ask: Annotated[Ask, asking(Scope.READ)], job: str, dialect: DialectKey = None
+    ask: Annotated[Ask, asking(Scope.READ)], job: Name, dialect: DialectKey = None
 ) -> Response:
     """Read a job's whole history; `dialect` tells it in the words of one of the five seeds."""
     if dialect is None:
@@ -148,7 +150,7 @@ async def get_history(
 
 @router.get("/{job}/result", **documented(_200=Result, _202=JobView))
 async def get_result(
-    ask: Annotated[Ask, asking(Scope.READ)], job: str, wait: Wait = 0.0
+    ask: Annotated[Ask, asking(Scope.READ)], job: Name, wait: Wait = 0.0
 ) -> Response:
     """Wait up to `wait` seconds for a job's end; 202 and the job if it has not come.
 
@@ -161,15 +163,15 @@ async def get_result(
     if ending is None:
         return answer(JobView.of(await ask.jobs.get(job)), 202)
     told = ending.outcome
-    body = None if told.body is None else Raw(told.body)
+    body = NOTHING if told.body is None else Raw(told.body)
     good = told.state is State.SUCCEEDED
     return answer(
         Result(
             job_id=told.job_id,
             task=told.task,
             state=told.state,
-            result=body if good else None,
-            error=None if good else body,
+            result=body if good else NOTHING,
+            error=NOTHING if good else body,
             error_code=told.error_code,
             reason=told.reason,
             erased=told.erased,
@@ -179,7 +181,7 @@ async def get_result(
 
 
 @router.post("/{job}/cancel", **documented(takes=Cancelling, _200=JobView))
-async def cancel_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: str) -> Response:
+async def cancel_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> Response:
     """Cancel a job: at once where nobody holds it, else its owner is asked."""
     how = await ask.body(Cancelling)
     record = await ask.jobs.cancel(
@@ -193,7 +195,7 @@ async def cancel_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: str) -> Re
 
 
 @router.post("/{job}/signal", **documented(takes=Signalling, _200=JobView))
-async def signal_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: str) -> Response:
+async def signal_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> Response:
     """Send a job a signal; one that comes before its wait is kept."""
     signal = await ask.body(Signalling)
     record = await ask.jobs.signal(
@@ -207,7 +209,7 @@ async def signal_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: str) -> Re
 
 
 @router.post("/{job}/resolve", **documented(takes=Resolving, _200=JobView))
-async def resolve_step(ask: Annotated[Ask, asking(Scope.CONTROL)], job: str) -> Response:
+async def resolve_step(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> Response:
     """Say whether a step had its effect that a job asks about."""
     said = await ask.body(Resolving)
     record = await ask.jobs.resolve(
@@ -222,14 +224,14 @@ async def resolve_step(ask: Annotated[Ask, asking(Scope.CONTROL)], job: str) -> 
 
 
 @router.get("/{job}/why", **documented(_200=Explanation))
-async def explain_job(ask: Annotated[Ask, asking(Scope.READ)], job: str) -> Response:
+async def explain_job(ask: Annotated[Ask, asking(Scope.READ)], job: Name) -> Response:
     """Tell what a job is doing, why it is not running, and who did that."""
     told = await ask.jobs.why(job)
     return answer(Explanation(text=told.text, why=told))
 
 
 @router.get("/{job}/lineage", **documented(_200=Lineage))
-async def get_lineage(ask: Annotated[Ask, asking(Scope.READ)], job: str) -> Response:
+async def get_lineage(ask: Annotated[Ask, asking(Scope.READ)], job: Name) -> Response:
     """Read the tree that a job stands in."""
     return answer(await ask.jobs.lineage(job))
 

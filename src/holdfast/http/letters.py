@@ -14,6 +14,7 @@ from holdfast.flow.redrive import Settled, Wish
 from holdfast.http.asking import Ask, asking
 from holdfast.http.bodies import answer, read_instant, unfit
 from holdfast.http.documents import documented
+from holdfast.http.names import Name
 from holdfast.http.scopes import Scope
 from holdfast.lifecycle.job import JobId
 from holdfast.lifecycle.policy import SPAN_LIMIT
@@ -101,13 +102,13 @@ async def discard_letters(ask: Annotated[Ask, asking(Scope.CONTROL)]) -> Respons
 
 
 @router.get("/{job}", **documented(_200=DeadLetter))
-async def get_letter(ask: Annotated[Ask, asking(Scope.READ)], job: str) -> Response:
+async def get_letter(ask: Annotated[Ask, asking(Scope.READ)], job: Name) -> Response:
     """Read a dead letter: why, where and after what, and what became of it."""
     return answer(await ask.jobs.letter(job))
 
 
 @router.post("/{job}/redrive", **documented(takes=Redriving, _200=JobView))
-async def redrive_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: str) -> Response:
+async def redrive_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> Response:
     """Submit a dead letter again, as a new job linked to it; repeated, it is the same one."""
     how = await ask.body(Redriving)
     wish = Wish(queue=how.queue, retries=how.retries, delay=_delay(how.delay_seconds))
@@ -118,7 +119,7 @@ async def redrive_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: str) -
 
 
 @router.post("/{job}/discard", **documented(takes=Discarding, _200=JobView))
-async def discard_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: str) -> Response:
+async def discard_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> Response:
     """Put an open letter away; the job stays as it is."""
     said = await ask.body(Discarding)
     return answer(JobView.of(await ask.jobs.discard(job, reason=said.reason, request_id=ask.key)))

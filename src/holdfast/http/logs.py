@@ -10,6 +10,7 @@ from starlette.responses import Response
 from holdfast.http.asking import Ask, asking
 from holdfast.http.bodies import answer
 from holdfast.http.documents import documented
+from holdfast.http.names import Name
 from holdfast.http.scopes import Scope
 from holdfast.messages import Log
 from holdfast.ports import LOG_LINES
@@ -21,7 +22,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 @router.get("/{job}/logs", **documented(_200=Log))
 async def get_logs(
     ask: Annotated[Ask, asking(Scope.READ)],
-    job: str,
+    job: Name,
     after: Annotated[int, Query(ge=0, le=2**62)] = 0,
     limit: Annotated[int, Query(ge=1, le=LOG_LINES)] = LOG_LINES,
 ) -> Response:

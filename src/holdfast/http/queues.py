@@ -11,6 +11,7 @@ from starlette.responses import Response
 from holdfast.http.asking import Ask, asking
 from holdfast.http.bodies import answer, read_instant
 from holdfast.http.documents import documented
+from holdfast.http.names import Name
 from holdfast.http.scopes import Scope
 from holdfast.messages import ClockView, Pausing, Queues
 from holdfast.operations import Roll
@@ -26,7 +27,7 @@ async def list_queues(ask: Annotated[Ask, asking(Scope.READ)]) -> Response:
 
 
 @router.post("/queues/{queue}/pause", **documented(takes=Pausing, _200=QueueStatus))
-async def pause_queue(ask: Annotated[Ask, asking(Scope.QUEUES)], queue: str) -> Response:
+async def pause_queue(ask: Annotated[Ask, asking(Scope.QUEUES)], queue: Name) -> Response:
     """Let no job of a queue be claimed; what runs goes on."""
     said = await ask.body(Pausing)
     ask.caller.demand_queue(queue)
@@ -34,7 +35,7 @@ async def pause_queue(ask: Annotated[Ask, asking(Scope.QUEUES)], queue: str) -> 
 
 
 @router.post("/queues/{queue}/resume", **documented(takes=Pausing, _200=QueueStatus))
-async def resume_queue(ask: Annotated[Ask, asking(Scope.QUEUES)], queue: str) -> Response:
+async def resume_queue(ask: Annotated[Ask, asking(Scope.QUEUES)], queue: Name) -> Response:
     """Let a queue's jobs be claimed again."""
     said = await ask.body(Pausing)
     ask.caller.demand_queue(queue)

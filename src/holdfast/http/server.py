@@ -32,6 +32,7 @@ from holdfast.http.documents import openapi
 from holdfast.http.ending import Ending
 from holdfast.http.guard import Guard, Limits, request_id_of
 from holdfast.http.live import Live
+from holdfast.http.names import shown
 from holdfast.http.opening import Beside, opened
 from holdfast.http.problems import problem_response
 from holdfast.http.rates import Rates
@@ -93,7 +94,9 @@ def make_server(
         async with opened(house.session, loops, check):
             yield
 
-    app = FastAPI(title="Holdfast", lifespan=life, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Holdfast", lifespan=life, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     app.state.house = house
     for router in ROUTERS:
         app.include_router(router)
@@ -121,7 +124,7 @@ async def _unfit(request: Request, error: Exception) -> Response:
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = NoSuchMethod if error.status_code == 405 else NoSuchRoute
-    missing = kind(f"there is no {request.method} {request.url.path}")
+    missing = kind(f"there is no {request.method} {shown(request.url.path)}")
     response = problem_response(missing, request_id_of(request))
     response.headers.update(error.headers or {})
     return response

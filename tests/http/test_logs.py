@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from holdfast.client.operations import RemoteOperations
-from holdfast.client.requests import Requests, make_http
+from holdfast.client.requests import Requests, make_headers, make_http
 from holdfast.errors import NoSuchJob
 from holdfast.lifecycle.job import JobId
 from holdfast.ports import LogEntry
@@ -56,7 +56,8 @@ async def test_another_tenants_log_is_not_there(
 
 async def test_a_client_reads_the_same_lines_as_who_has_the_store(server: FastAPI) -> None:
     job = await logged(server, "one", "two")
-    there = make_http("http://test", "viewer@mine", None, httpx.ASGITransport(server))
+    headers = make_headers("viewer@mine", None)
+    there = make_http("http://test", headers, httpx.ASGITransport(server))
     async with there:
         remote = RemoteOperations(Requests(there, patience_seconds=5.0))
         lines = await remote.logs(str(job))

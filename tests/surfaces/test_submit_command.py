@@ -1,0 +1,95 @@
+"""`holdfast submit`, as a person and as a script use it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS, REFUSED
+from holdfast.wiring import migrate, read_address
+from tests.surfaces.commands import HOSTILE, answered, assert_harmless, run
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    """An empty store."""
+    place = str(tmp_path / "jobs.db")
+    asyncio.run(migrate(read_address(place)))
+    return place
+
+
+def test_a_job_is_submitted_with_its_arguments_and_terms(place: str) -> None:
+    said = run(
+        place, "submit", "resize", "image=a=b.png", "width:=100", "--job-id", "j", "--queue=q"
+    )
+    assert said.stdout == "job j submitted to queue q\n"
+    job = answered(place, "show", "j")
+    assert job["events"][0]["payload"] == {"image": "a=b.png", "width": 100}
+    again = run(
+        place, "submit", "resize", "image=a=b.png", "width:=100", "--job-id", "j", "--queue=q"
+    )
+    assert again.stdout == "job j was there before, and is queued\n"
+
+
+def test_every_option_reaches_the_job(place: str) -> None:
+    answered(place, "submit", "other", "--job-id", "p")
+    line = (
+        'submit t --args {"a":[1]} b=2 --priority batch --needs gpu,disk --run-at 2030-01-01T10:00 '
+        "--deadline 5000d --retries 2 --timeout 5m --request-id r --dedupe-key k --unique-live "
+        "--parent p --correlation c --label x=y --label z= --tenant default --job-id j"
+    )
+    answered(place, *line.split())
+    shown = answered(place, "show", "j")
+    job, first = shown["job"], shown["events"][0]
+    assert first["payload"] == {"a": [1], "b": "2"}
+    assert (job["priority"], sorted(job["needs"])) == ("batch", ["disk", "gpu"])
+    assert job["run_at"] == 1893492000 * 1_000_000
+    assert (job["policy"]["max_attempts"], job["policy"]["timeout"]) == (3, 300_000_000)
+    assert (first["request_id"], first["correlation_id"]) == ("r", "c")
+    assert job["parent_id"] == answered(place, "show", "p")["job"]["id"]
+    assert job["deadline_at"] is not None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "submit t a",
+        "submit t =1",
+        "submit t :=1",
+        "submit t a:={",
+        "submit t a=1 a=2",
+        "submit t --args [1]",
+        'submit t a=1 --args {"a":2}',
+        "submit t --delay soon",
+        "submit t --run-at soon",
+        "submit t --priority high",
+        "submit t --label x",
+        "submit t --unique-live",
+        "submit t --delay 1h --run-at 2030-01-01",
+        "submit t --wait soon",
+    ],
+)
+def test_a_bad_line_is_refused(place: str, line: str) -> None:
+    assert run(place, *line.split()).exit_code == BAD_INPUT
+    if "--wait" not in line:
+        assert answered(place, "ls")["jobs"] == []
+
+
+def test_a_key_that_is_taken_is_refused(place: str) -> None:
+    assert run(place, "submit", "t", "a=1", "--job-id", "j").exit_code == 0
+    refused = run(place, "submit", "t", "a=2", "--job-id", "j")
+    assert (refused.exit_code, "key_conflict" in refused.output) == (REFUSED, True)
+
+
+def test_a_result_may_be_waited_for(place: str) -> None:
+    assert run(place, "submit", "t", "--job-id", "j").exit_code == 0
+    late = run(place, "submit", "t", "--job-id", "j", "--wait", "10ms")
+    assert (late.exit_code, "result_timeout" in late.output) == (FOUND_PROBLEMS, True)
+    assert run(place, "cancel", "j", "--reason", HOSTILE).exit_code == 0
+    ended = run(place, "submit", "t", "--job-id", "j", "--wait", "10s")
+    assert ended.exit_code == FOUND_PROBLEMS
+    assert_harmless(ended.output)
+    told = answered(place, "submit", "t", "--job-id", "j", "--wait", "10s", code=FOUND_PROBLEMS)
+    assert (told["state"], told["error_code"]) == ("cancelled", "cancelled")

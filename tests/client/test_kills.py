@@ -70,6 +70,8 @@ def test_a_submit_committed_and_not_answered_is_one_job(served: Served, store: s
     job = client.submit_sync("other", a=1)
     after.join()
     assert job.created
+    assert [one.id for one in client.jobs_sync(limit=5, task="other")] == [job.id]
+    assert client.why_sync(job).reason.code == "no_worker"
     assert jobs_in(store) == [job.id]
     client.close_sync()
 

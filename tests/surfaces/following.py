@@ -38,6 +38,8 @@ class Followed:
 @contextmanager
 def following(*words: str) -> Iterator[Followed]:
     """Run a command; it is killed if it has not ended by itself."""
+    # Tests may run in a shell's background, where Ctrl-C is ignored, and that is inherited.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast.cli", *words],
         stdout=subprocess.PIPE,
@@ -45,6 +47,7 @@ def following(*words: str) -> Iterator[Followed]:
         text=True,
         env={**os.environ, "COLUMNS": "200"},
     )
+    signal.signal(signal.SIGINT, before)
     try:
         yield Followed(process)
     finally:

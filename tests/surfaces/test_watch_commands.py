@@ -10,19 +10,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
 from holdfast.cli.live import jobs_table
 from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS, INTERRUPTED
-from holdfast.cli.watch import Look, _look_again
-from holdfast.errors import StoreUnavailable
+from holdfast.cli.watch import Look, _look, _look_again
+from holdfast.errors import Forbidden, StoreUnavailable
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.states import State
-from holdfast.ports import Store
+from holdfast.operations import Depth, Operations, Roll
+from holdfast.ports import Page, Query, Store
 from holdfast.testing.acts import do, job_in, running_job, stored, submit_one
 from holdfast.testing.factories import owner_of
 from tests.surfaces.commands import HOSTILE, assert_harmless, dead, on, run
@@ -95,6 +96,27 @@ async def test_a_watch_outlives_a_store_that_is_away_for_a_while() -> None:
     last = Look(now=1, jobs=[])
     again = await _look_again(away, last)
     assert (again.trouble, again.now) == ("gone for now", 1)
+
+
+class OfOneTenant:
+    """What a token of one tenant may ask of a server that has no job."""
+
+    async def now(self) -> int:
+        return 7
+
+    async def queues(self) -> list[Depth]:
+        return [Depth(queue="post", jobs={State.QUEUED: 2}), Depth(queue="other", jobs={})]
+
+    async def find(self, query: Query) -> Page:
+        return Page([], None)
+
+    async def workers(self) -> Roll:
+        raise Forbidden("workers serve all tenants")
+
+
+async def test_who_may_not_see_workers_watches_without_them() -> None:
+    look = await _look(cast(Operations, OfOneTenant()), (), Query(queue="post"))
+    assert look == Look(now=7, jobs=[], counts={State.QUEUED: 2}, workers=None)
 
 
 def _screen(place: str, *words: str) -> tuple[int, str]:

@@ -168,7 +168,23 @@ class LocalOperations:
         """List jobs, newest first."""
         if self._tenant is not None:
             query = replace(query, tenant=self._tenant_of(query.tenant))
-        return await self._store.find(replace(query, queue=self.queue_of(query.queue)))
+        query = replace(query, queue=self.queue_of(query.queue))
+        page = await self._store.find(query)
+        if query.look and len(page.jobs) < query.limit and await self._are_all(query, page):
+            return Page(page.jobs, None)
+        return page
+
+    async def _are_all(self, query: Query, page: Page) -> bool:
+        """Whether the summaries know of no more: then nobody has to look on to find nothing."""
+        counted = Query(tenant=query.tenant, states=query.states, queue=query.queue)
+        if page.next is None or query != replace(counted, limit=query.limit, look=query.look):
+            return False
+        found = (
+            one.jobs
+            for one in await self._store.counts(query.tenant)
+            if query.queue in (None, one.queue) and (not query.states or one.state in query.states)
+        )
+        return sum(found) <= len(page.jobs)
 
     async def events(self, job: Which, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
         """Read a job's events after a revision."""

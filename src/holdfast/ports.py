@@ -121,6 +121,9 @@ class Query(Struct, frozen=True, kw_only=True):
     created_until: int | None = None
     before: JobId | None = None
     limit: int = 100
+    look: int | None = None
+    """Of how many jobs at most it is looked whether they fit, where no index tells; None: of all.
+    Then a page may have less than its limit, or nothing, and go on."""
 
 
 class Page(Struct, frozen=True):

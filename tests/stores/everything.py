@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import UUID
+
 from holdfast.flow.rebuild import rebuild
 from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.job import JobId
 from holdfast.lifecycle.states import EventType, KeyKind, Letter, Link, State
 from holdfast.ports import Capacity, EventQuery, LogEntry, Query, Store
 from holdfast.testing.acts import all_jobs, chain, claim, claimed_job, running_job, submit_one
@@ -79,6 +83,16 @@ async def _read(store: Store) -> None:
     await store.queue_events()
 
 
+NARROWED: tuple[dict[str, Any], ...] = (
+    {"tenant": "acme"},
+    {"queue": "mail"},
+    {"parent_id": JobId(UUID(int=1))},
+    {"workflow_id": "flow"},
+    {"error_code": "boom"},
+    {"letter": Letter.OPEN},
+)
+
+
 async def _find(store: Store) -> None:
     job = (await all_jobs(store))[-1]
     for query in (
@@ -91,6 +105,10 @@ async def _find(store: Store) -> None:
         Query(correlation_id="one"),
         Query(error_code="boom"),
         Query(letter=Letter.OPEN),
+        Query(tenant="acme"),
+        Query(queue="mail"),
+        Query(task="greet", look=1),
+        *(Query(task="greet", look=1, **narrow) for narrow in NARROWED),
     ):
         await store.find(query)
     for common in (EventType.CREATED, EventType.SUCCEEDED):

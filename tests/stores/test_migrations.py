@@ -132,13 +132,13 @@ async def test_both_engines_have_the_same_names_but_for_the_listed_ones(
 
 DIFFERENT_BLOCKS = {
     "postgres has no prepared statement for each set of filters": {
-        "narrow_none", "narrow_parent", "narrow_workflow", "narrow_correlation", "narrow_error",
-        "narrow_letter",
+        "narrow_none", "narrow_parent_id", "narrow_workflow_id", "narrow_correlation_id",
+        "narrow_error_code", "narrow_letter",
     },
     "sqlite writes find's filters as they are given": {
         "find_tenant", "find_states", "find_queue", "find_task", "find_parent_id",
         "find_workflow_id", "find_correlation_id", "find_error_code", "find_letter",
-        "find_created_from", "find_created_until", "find_before",
+        "find_created_from", "find_created_until", "find_before", "find_bound",
     },
     "postgres locks what it claims, so it merges ranges without locks first": {
         "claim_range", "claim_whose", "claim_due", "claim_firsts", "claim_ids", "fitting",
@@ -159,6 +159,7 @@ DIFFERENT_BLOCKS = {
     "sqlite keeps the clock in Python, and epoch and sealing in one read": {"meta", "set_meta"},
     "postgres has its clock, epoch and sealing in the server": {
         "clock", "bump_epoch", "sealing_on", "sealing_off", "sealing_log", "set_sealing_log",
+        "read_meta",
     },
     "a rebuild on postgres disables the triggers": {
         "rebuild_begin", "rebuild_end", "rebuild_forget",
@@ -167,6 +168,7 @@ DIFFERENT_BLOCKS = {
         "guards", "drop_guard", "remove_job", "remove_keys", "restore_job", "clear_counts",
     },
     "the tail of postgres goes up to the oldest open transaction": {"tail_bounds"},
+    "the tail of sqlite ends with the last event": {"tail_end"},
     "summaries of postgres are deltas": {"fold_counts"},
     "postgres only estimates": {"size_exactly"},
 }  # fmt: skip

@@ -109,9 +109,15 @@ class RemoteOperations:
 
     async def find(self, query: Query) -> Page:
         """List jobs, newest first."""
-        found = (await self._ask("GET", "/v1/jobs", query=_listing(query))).read(JobList)
-        following = None if found.next is None else JobId(UUID(found.next))
-        return Page([view.record() for view in found.jobs], following)
+        jobs: list[Job] = []
+        while True:
+            found = (await self._ask("GET", "/v1/jobs", query=_listing(query))).read(JobList)
+            jobs += [view.record() for view in found.jobs]
+            following = None if found.next is None else JobId(UUID(found.next))
+            # A server looks at so many jobs a request, and answers with less than was asked for.
+            if following is None or len(found.jobs) == query.limit:
+                return Page(jobs, following)
+            query = replace(query, before=following, limit=query.limit - len(found.jobs))
 
     async def history(self, job: Which) -> list[ReadEvent]:
         """Read a job's whole history, each event complete in itself."""

@@ -44,6 +44,8 @@ from holdfast.views import JobView
 
 SUBMIT_LIMIT = 1000
 """How many jobs one request may submit."""
+LIST_LOOK = 5000
+"""How many jobs one list looks at, at most, where an index does not tell whether they fit."""
 WAIT_LIMIT_SECONDS = 60.0
 EXISTING = "Existing job returned (idempotent)"
 
@@ -99,7 +101,11 @@ async def list_jobs(  # noqa: PLR0917  what a query string may say
     before: UUID | None = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
-    """List jobs, newest first."""
+    """List jobs, newest first.
+
+    Of a filter that no index knows, a page tells what a bounded look found: it may be short, or
+    empty, and still have a `next`.
+    """
     jobs = ask.jobs
     page = await jobs.find(
         JobQuery(
@@ -116,6 +122,7 @@ async def list_jobs(  # noqa: PLR0917  what a query string may say
             created_until=read_instant(created_until, "created_until"),
             before=None if before is None else JobId(before),
             limit=limit,
+            look=LIST_LOOK,
         )
     )
     following = None if page.next is None else str(page.next)

@@ -768,7 +768,9 @@ SELECT greatest(reltuples::bigint, 0) FROM pg_class WHERE oid = 'jobs'::regclass
 SELECT count(*) FROM jobs
 
 -- name: find
--- A page of jobs, newest first. `:narrow` is one of the blocks below: the index to read by.
+-- A page of jobs, newest first, narrowed by one of the blocks below: the index to read by. Tenant
+-- and queue are ranges, and ordered by: whatever the planner thinks, only their index has both.
+-- Looking for them among the newest of all may mean to read all.
 SELECT {{columns.jobs.j}} FROM jobs AS j
 WHERE :narrow
     AND ($1::text IS NULL OR j.tenant = $1)
@@ -781,22 +783,33 @@ WHERE :narrow
     AND ($8::text IS NULL OR j.error_code = $8)
     AND ($9::smallint IS NULL OR j.letter = $9)
     AND j.created_at >= $10 AND j.created_at < $11
-    AND j.id < $12
-ORDER BY j.id DESC LIMIT $13
+    AND j.id < $12 AND j.id >= $14
+ORDER BY :order j.id DESC LIMIT $13
+
+-- name: look_bound
+-- Where a bounded look for jobs that fit ends: $1 is what it is narrowed by.
+SELECT j.id FROM jobs AS j
+WHERE :narrow AND j.id < $2 ORDER BY :order j.id DESC LIMIT 1 OFFSET $3
 
 -- name: narrow_none
 true
 
--- name: narrow_parent
+-- name: narrow_tenant
+j.tenant >= $1 AND j.tenant <= $1 AND j.tenant <> 'default'
+
+-- name: narrow_queue
+j.queue >= $3 AND j.queue <= $3 AND j.queue <> 'default'
+
+-- name: narrow_parent_id
 j.parent_id = $5
 
--- name: narrow_workflow
+-- name: narrow_workflow_id
 j.workflow_id = $6
 
--- name: narrow_correlation
+-- name: narrow_correlation_id
 j.id = ANY (ARRAY(SELECT id FROM events WHERE correlation_id = $7))
 
--- name: narrow_error
+-- name: narrow_error_code
 j.error_code = $8
 
 -- name: narrow_letter

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from uuid import UUID
 
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.seal import read_switches
-from holdfast.lifecycle.states import EventType, KeyKind, State
+from holdfast.lifecycle.states import EventType, KeyKind, Letter, State
 from holdfast.ports import (
     Aged,
     Clock,
@@ -29,6 +30,7 @@ from holdfast.ports import (
 from holdfast.stores import webhooks
 from holdfast.stores.cursors import LOWEST, read_cursor, write_cursor
 from holdfast.stores.entries import dictionary_problems, entries, named
+from holdfast.stores.finding import looks, narrowing
 from holdfast.stores.logs import read_log
 from holdfast.stores.postgres.base import BY_BLOCKS, PLANNED_EACH_TIME, Base
 from holdfast.stores.postgres.connections import Connection
@@ -38,6 +40,7 @@ from holdfast.stores.workers import read_worker
 
 EVER = 2**62
 HIGHEST = UUID(int=2**128 - 1)
+_ANY = re.compile(r"\$\d+")
 LEDGER_EVENTS = 8
 """Events, heartbeats or keys per job that a batch of the ledger may hold; then it ends earlier."""
 TAIL_WINDOW = 1000
@@ -66,10 +69,23 @@ class Reading(Base):
 
     async def find(self, query: Query) -> Page:
         """List jobs, newest first."""
+        bound = await self._look_bound(query) if looks(query) else None
         # One more than asked for tells whether there is a next page.
-        rows = await self._fetch_text(_find_sql(self._sql, query), *_find_arguments(query))
+        arguments = (*_find_arguments(query), bound or LOWEST)
+        rows = await self._fetch_text(_find_sql(self._sql, query), *arguments)
         jobs = await self._jobs(rows[: query.limit])
-        return Page(jobs, jobs[-1].id if len(rows) > query.limit else None)
+        return Page(jobs, jobs[-1].id if len(rows) > query.limit else bound)
+
+    async def _look_bound(self, query: Query) -> JobId | None:
+        """Find the last job that is looked at; None if there are fewer than may be."""
+        narrow = narrowing(query)
+        text, value = "$1::text IS NULL", None
+        if narrow is not None:
+            text, value = _ANY.sub("$1", self._sql[f"narrow_{narrow}"]), getattr(query, narrow)
+        sql = _narrowed(self._sql["look_bound"], text, narrow)
+        value = value.code if isinstance(value, Letter) else value
+        rows = await self._fetch_text(sql, value, query.before or HIGHEST, query.look)
+        return JobId(rows[0][0]) if rows else None
 
     async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
         """Read one job's events, heartbeats included."""
@@ -294,15 +310,13 @@ def _as_id(key: str) -> UUID | None:
 
 
 def _find_sql(sql: dict[str, str], query: Query) -> str:
-    given = (
-        ("narrow_parent", query.parent_id),
-        ("narrow_workflow", query.workflow_id),
-        ("narrow_correlation", query.correlation_id),
-        ("narrow_error", query.error_code),
-        ("narrow_letter", query.letter),
-    )
-    narrow = next((name for name, value in given if value is not None), "narrow_none")
-    return sql["find"].replace(":narrow", sql[narrow])
+    narrow = narrowing(query)
+    return _narrowed(sql["find"], sql[f"narrow_{narrow or 'none'}"], narrow)
+
+
+def _narrowed(sql: str, text: str, narrow: str | None) -> str:
+    order = f"j.{narrow} DESC," if narrow in ("tenant", "queue") else ""
+    return sql.replace(":narrow", text).replace(":order ", order)
 
 
 def _find_arguments(query: Query) -> list[Any]:

@@ -131,6 +131,10 @@ CREATE INDEX jobs_gathering ON jobs (id) WHERE left(wait_for, 17) = 'holdfast:ch
 CREATE INDEX jobs_workflow ON jobs (workflow_id, id) WHERE workflow_id IS NOT NULL;
 CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
 CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
+-- For lists. Not of the tenant and the queue that most jobs are of: these are met by a look at the
+-- newest, and whoever uses no others pays for neither index.
+CREATE INDEX jobs_tenant ON jobs (tenant, id) WHERE tenant <> 'default';
+CREATE INDEX jobs_queue ON jobs (queue, id) WHERE queue <> 'default';
 
 -- AFTER, not BEFORE: a BEFORE trigger locks every row once more (and logs that) to look at it.
 CREATE TRIGGER jobs_birth AFTER INSERT ON jobs FOR EACH ROW

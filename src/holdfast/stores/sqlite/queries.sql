@@ -241,6 +241,22 @@ AND created_at < :created_until
 -- A filter of find: the cursor.
 AND id < :before
 
+-- name: find_bound
+-- A filter of find: the last job that is looked at.
+AND id >= :bound
+
+-- name: narrow_tenant
+-- Read by the index, which does not have the tenant that most are of.
+AND tenant <> 'default'
+
+-- name: narrow_queue
+-- Read by the index, which does not have the queue that most are in.
+AND queue <> 'default'
+
+-- name: look_bound
+-- Where a bounded look for jobs that fit ends.
+SELECT id FROM jobs WHERE 1 :filters ORDER BY id DESC LIMIT 1 OFFSET :look
+
 -- name: events
 -- One job's events after a revision, heartbeats among them.
 SELECT {{columns.events}} FROM events WHERE id = ?1 AND rev > ?2

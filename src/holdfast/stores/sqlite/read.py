@@ -30,6 +30,7 @@ from holdfast.ports import (
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
 from holdfast.stores.cursors import read_position, write_position
 from holdfast.stores.entries import dictionary_problems, entries, named
+from holdfast.stores.finding import looks, narrowing
 from holdfast.stores.logs import read_log
 from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
 from holdfast.stores.tokens import read_token
@@ -67,12 +68,30 @@ def _as_id(key: str) -> UUID | None:
 
 def find(session: Session, query: Query) -> Page:
     """List jobs, newest first."""
+    given = _given(query)
+    narrow = narrowing(query)
+    filters = [fragment(f"find_{name}") for name in given]
+    filters += [fragment(f"narrow_{narrow}")] if narrow in ("tenant", "queue") else []
+    bound = _look_bound(session, query, narrow, given) if looks(query) else None
+    if bound is not None:
+        filters.append(fragment("find_bound"))
+        given["bound"] = bound
+    # One more than asked for tells whether there is a next page.
+    given["limit"] = query.limit + 1
+    sql = fragment("find", filters="\n".join(filters))
+    rows = session.connection.execute(sql, given).fetchall()
+    jobs = [session.job(row) for row in rows[: query.limit]]
+    if len(rows) > query.limit:
+        return Page(jobs, jobs[-1].id)
+    return Page(jobs, None if bound is None else job_id(bound))
+
+
+def _given(query: Query) -> dict[str, Any]:
     given = {
         name: value
         for name in query.__struct_fields__
-        if (value := getattr(query, name)) not in (None, ()) and name != "limit"
+        if (value := getattr(query, name)) not in (None, ()) and name not in ("limit", "look")
     }
-    filters = "\n".join(fragment(f"find_{name}") for name in given)
     if "states" in given:
         given["states"] = msgspec.json.encode([state.code for state in query.states]).decode()
     if query.letter is not None:
@@ -80,11 +99,20 @@ def find(session: Session, query: Query) -> Page:
     for name in ("parent_id", "before"):
         if name in given:
             given[name] = given[name].bytes
-    # One more than asked for tells whether there is a next page.
-    given["limit"] = query.limit + 1
-    rows = session.connection.execute(fragment("find", filters=filters), given).fetchall()
-    jobs = [session.job(row) for row in rows[: query.limit]]
-    return Page(jobs, jobs[-1].id if len(rows) > query.limit else None)
+    return given
+
+
+def _look_bound(
+    session: Session, query: Query, narrow: str | None, given: dict[str, Any]
+) -> bytes | None:
+    """Find the last job that is looked at; None if there are fewer than may be."""
+    names = [name for name in (narrow, "before") if name in given]
+    filters = [fragment(f"find_{name}") for name in names]
+    filters += [fragment(f"narrow_{narrow}")] if narrow in ("tenant", "queue") else []
+    values = {name: given[name] for name in names} | {"look": query.look}
+    sql = fragment("look_bound", filters="\n".join(filters))
+    row = session.connection.execute(sql, values).fetchone()
+    return None if row is None else bytes(row[0])
 
 
 def latest_events(

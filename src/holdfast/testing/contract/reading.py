@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.errors import BadData
 from holdfast.lifecycle import commands as c
@@ -180,6 +181,45 @@ class Reading:
             await submit_one(store, queue="work")
 
         assert read == ids[::-1]
+
+    @pytest.mark.parametrize(
+        "filters",
+        [
+            {"task": "rare"},
+            {"task": "rare", "tenant": "acme"},
+            {"task": "rare", "queue": "mail"},
+            {"task": "rare", "workflow_id": "flow"},
+            {"task": "rare", "states": (State.QUEUED,), "tenant": "acme", "queue": "mail"},
+        ],
+        ids=" ".join,
+    )
+    async def test_a_bounded_look_goes_on_until_all_are_found(
+        self, store: Store, filters: dict[str, Any]
+    ) -> None:
+        terms = {"tenant": "acme", "queue": "mail", "workflow_id": "flow"}
+        tasks = ["rare", "rare", *["common"] * 9, "rare", "common"]
+        jobs = [await submit_one(store, task=task, **terms) for task in tasks]
+        rare = [job.id for job in jobs if job.task == "rare"][::-1]
+        assert await found(store, **filters) == rare
+
+        read: list[list[JobId]] = []
+        query = Query(**filters, limit=2, look=4)
+        while len(read) < len(tasks):
+            part = await store.find(query)
+            read.append([job.id for job in part.jobs])
+            if part.next is None:
+                break
+            query = replace(query, before=part.next)
+        assert [id_ for page in read for id_ in page] == rare
+        # It looks no further than it may, and says so by going on.
+        assert (read[0], read[1]) == (rare[:1], [])
+
+    async def test_what_an_index_tells_needs_no_look(self, store: Store) -> None:
+        for _ in range(5):
+            await submit_one(store, tenant="acme")
+            await submit_one(store)
+        page = await store.find(Query(tenant="acme", limit=5, look=2))
+        assert ([job.tenant for job in page.jobs], page.next) == (["acme"] * 5, None)
 
     async def test_a_full_last_page_ends_the_list(self, store: Store) -> None:
         ids = [(await submit_one(store)).id for _ in range(4)]

@@ -111,7 +111,7 @@ def _revision(text: str) -> int:
 
 
 def _tenant(ask: Ask, said: str | None) -> str | None:
-    own = ask.caller.tenant
+    own = ask.tenant
     if own is not None and said not in (None, own):
         raise BadData(f"tenant must be left out, or be {own!r}")
     return own or said

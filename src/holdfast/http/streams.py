@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from holdfast.errors import HoldfastError, TooSlow
+from holdfast.errors import HoldfastError, RateLimited, StoreUnavailable, TooSlow
 from holdfast.http.ending import Ending
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,9 @@ class EventStream(Response):
     async def _check_on(self) -> None:
         while True:
             await asyncio.sleep(self._pace.check_seconds)
-            await self._still()
+            # Neither a busy token nor a database that is away takes a right away.
+            with suppress(RateLimited, StoreUnavailable):
+                await self._still()
 
 
 def _last_words(error: BaseException | None) -> bytes | None:

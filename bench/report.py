@@ -52,6 +52,7 @@ def sheets(results: Results) -> Iterator[Sheet]:
         rates("steps", "Jobs of 10 steps", step_columns),
         rates("signals", "Signals to jobs that wait", signal_columns),
         rates("growth", "Growth: drains of more jobs, and on history", drain_columns),
+        rates("http", "Over HTTP: submits, events told, pages of lists", http_columns),
     ):
         sheet = make(measured, sqlite)
         if sheet.rows:
@@ -228,6 +229,16 @@ def signal_columns() -> Columns:
         return spot.median("sent_seconds", lambda seconds: _whole(jobs / seconds))
 
     return ("sent/s", *headings), lambda spot: (sent(spot), *cells(spot))
+
+
+def http_columns() -> Columns:
+    """Show how long each took, and what the same framework answers with nothing behind it."""
+    return ("p50 ms", "p99 ms", "empty POSTs/s", "of these"), lambda spot: (
+        spot.median("p50", _one),
+        spot.median("p99", _one),
+        spot.median("empty_rate", _whole),
+        spot.median("share", _percent),
+    )
 
 
 def latency_sheet(measured: Measured, _: frozenset[str]) -> Sheet:

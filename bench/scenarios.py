@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bench import measuring
+from bench import http, measuring
 from bench.contestants import HOLDFAST, HOLDFAST_SQLITE, STORE, STORE_SQLITE, Contestant
 from bench.figures import Measured
 from bench.measuring import Cell
@@ -45,6 +45,7 @@ class Scale(Struct, frozen=True, kw_only=True):
     """Whether latencies are measured at half load, too."""
     peers_everywhere: bool = True
     """Whether peers take part in singles and payloads, too."""
+    http: http.Scale = http.Scale()
 
 
 QUICK = Scale(
@@ -63,6 +64,7 @@ QUICK = Scale(
     analysed=False,
     half_load=False,
     peers_everywhere=False,
+    http=http.QUICK,
 )
 
 
@@ -257,6 +259,11 @@ def growth(field: Field) -> Iterator[Cell]:
             )
 
 
+def over_http(field: Field) -> Iterator[Cell]:
+    """List what a server serves: submits, listeners, lists."""
+    yield from http.cells(field.named(HOLDFAST, HOLDFAST_SQLITE), field.scale.http)
+
+
 def _with_workers(field: Field) -> Iterator[Contestant]:
     for one in field.contestants:
         if one.first and one.name not in (STORE, STORE_SQLITE):
@@ -285,6 +292,7 @@ SCENARIOS: dict[str, Callable[[Field], Iterator[Cell]]] = {
     "steps": steps,
     "signals": signals,
     "growth": growth,
+    "http": over_http,
 }
 GROWTH_ROUNDS = 3
 """At most: a round of it takes as long as many of the others."""

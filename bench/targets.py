@@ -258,6 +258,7 @@ def _targets() -> Iterator[Target]:
             find=callers_gain(contestant),
         )
         yield from _latency_targets(contestant, engine)
+        yield from _http_targets(contestant, engine)
         store = STORE if contestant == HOLDFAST else STORE_SQLITE
         yield Target(
             measure=f"worker vs bench-store, {engine}",
@@ -279,6 +280,36 @@ def _targets() -> Iterator[Target]:
             below=True,
             unit="MB",
         )
+
+
+def over_http(contestant: str, variant: str, name: str) -> Find:
+    """Give what a server serves under conditions that begin so."""
+
+    def find(measured: Measured) -> Iterator[tuple[str, float]]:
+        for one in measured.variants("http"):
+            found = measured.figure("http", one, contestant, name)
+            if one.startswith(variant) and found:
+                yield one, found.median
+
+    return find
+
+
+def _http_targets(contestant: str, engine: str) -> Iterator[Target]:
+    for how in ("one by one", "batches of 100"):
+        yield Target(
+            measure=f"HTTP submits {how} vs empty POSTs, {engine}",
+            must=0.5,
+            stretch=None,
+            find=over_http(contestant, how, "share"),
+        )
+    yield Target(
+        measure=f"HTTP lists p99, {engine}",
+        must=20.0,
+        stretch=None,
+        find=over_http(contestant, "lists of", "p99"),
+        below=True,
+        unit="ms",
+    )
 
 
 def worker_against_store(store: str, ours: str) -> Find:

@@ -14,3 +14,6 @@ log_message
 client_address  # its argument
 holdfast_kit  # a fixture that users' tests ask for
 capture_signals  # called by uvicorn
+connection_made  # called by asyncio, as are the next two
+data_received
+connection_lost

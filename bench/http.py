@@ -1,0 +1,155 @@
+"""What a server serves, by the clock: submits, listeners, lists. Each on a fresh database.
+
+The server is `holdfast serve` as anybody starts it; submits are compared with an empty POST to the
+same framework, measured right before. Client and server share the machine.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+
+from msgspec import Struct
+
+from bench.contestants import Contestant
+from bench.measuring import Cell, Finding, Values, verify
+from bench.places import Place
+from bench.protocol import ROOT, STOP_SECONDS, Program, ProgramError, Reply, number
+
+CONNECTIONS = 64
+LISTENERS = 500
+EMPTY_POSTS = 10_000
+CLIENT = Program("http", (sys.executable, "-m", "bench.programs.http"))
+BEGIN_SECONDS, STOCK_SECONDS = 60.0, 1800.0
+PROVEN_JOBS = 100_000
+"""More than these are not verified again: the growth does so."""
+
+
+class Scale(Struct, frozen=True, kw_only=True):
+    """How much of everything."""
+
+    singles: int = 10_000
+    batched: int = 100_000
+    samples: int = 40
+    """Events whose way is measured, and pages by each filter."""
+    burst: int = 2_000
+    """Events told to all listeners at once."""
+    listed: int = 1_000_000
+
+
+QUICK = Scale(singles=1_000, batched=5_000, samples=5, burst=200, listed=5_000)
+
+
+def cells(ours: Sequence[Contestant], scale: Scale) -> Iterator[Cell]:
+    """List what a server serves: submits, listeners, lists."""
+    for mode, name, jobs in (
+        ("single", "one by one", scale.singles),
+        ("batch", "batches of 100", scale.batched),
+    ):
+        variant = f"{name}, {CONNECTIONS} connections"
+        for one in ours:
+            yield _cell(variant, one, jobs, submits, callers=CONNECTIONS, task=mode)
+    for one in ours:
+        variant = f"events to {LISTENERS} listeners"
+        yield _cell(variant, one, scale.burst, listeners, callers=LISTENERS, samples=scale.samples)
+    for one in ours:
+        variant = f"lists of {scale.listed:,} jobs"
+        # To fill it takes long.
+        yield _cell(variant, one, scale.listed, lists, samples=scale.samples, most_rounds=1)
+
+
+def _cell(variant: str, one: Contestant, jobs: int, measure: Any, **more: Any) -> Cell:
+    return Cell(
+        scenario="http", variant=variant, contestant=one, jobs=jobs, measure=measure, **more
+    )
+
+
+def submits(cell: Cell, place: Place) -> list[Finding]:
+    """Measure submits from many connections; `cell.task` says whether single or in batches."""
+    with serving("bench.programs.empty") as url:
+        empty = _rate(_asked("submit", url, cell, mode="empty", jobs=EMPTY_POSTS))
+    with _holdfast(place) as url:
+        reply = _asked("submit", url, cell, mode=cell.task, jobs=cell.jobs)
+    verify(cell, place, int(number("http", reply, "written")))
+    rate = _rate(reply)
+    values = {"rate": rate, "empty_rate": empty, "share": rate / empty, **_spread(reply)}
+    return [Finding(values=values)]
+
+
+def listeners(cell: Cell, place: Place) -> list[Finding]:
+    """Measure how soon events are with all who listen, and how many a second can be told."""
+    with _holdfast(place) as url:
+        reply = _asked("listen", url, cell, jobs=cell.jobs, samples=cell.samples)
+    verify(cell, place, int(number("http", reply, "written")))
+    return [Finding(values={"rate": _rate(reply), **_spread(reply)})]
+
+
+def lists(cell: Cell, place: Place) -> list[Finding]:
+    """Measure pages by all kinds of filters, of so many jobs."""
+    CLIENT.ask("stock", url=place.url, jobs=cell.jobs, limit_seconds=STOCK_SECONDS)
+    place.analyse()
+    with _holdfast(place) as url:
+        reply = _asked("list", url, cell, samples=cell.samples)
+    if cell.jobs <= PROVEN_JOBS:
+        verify(cell, place, cell.jobs)
+    worst = number("http", reply, "worst_p50")
+    return [Finding(values={"rate": _rate(reply), "worst_p50": worst, **_spread(reply)})]
+
+
+def _asked(verb: str, url: str, cell: Cell, **more: Any) -> Reply:
+    return CLIENT.ask(verb, url=url, callers=cell.callers, **more)
+
+
+def _rate(reply: Reply) -> float:
+    return number("http", reply, "jobs") / number("http", reply, "seconds")
+
+
+def _spread(reply: Reply) -> Values:
+    return {name: number("http", reply, name) for name in ("p50", "p99", "most")}
+
+
+@contextmanager
+def _holdfast(place: Place) -> Iterator[str]:
+    subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "migrate", "--url", place.url],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    with serving("holdfast.cli", "serve", "--url", place.url, "--port") as url:
+        yield url
+
+
+@contextmanager
+def serving(*module: str) -> Iterator[str]:
+    """Run a server of its own, whose last word is the port, and tell its address."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = int(free.getsockname()[1])
+    words = [sys.executable, "-m", *module, str(port)]
+    process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    try:
+        _await(process, port, words)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def _await(process: subprocess.Popen[bytes], port: int, words: Sequence[str]) -> None:
+    limit = time.monotonic() + BEGIN_SECONDS
+    while time.monotonic() < limit and process.poll() is None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.05)
+    process.kill()
+    _, said = process.communicate()
+    raise ProgramError(f"{' '.join(words[1:])} does not serve: {said.decode(errors='replace')}")

@@ -1,0 +1,27 @@
+"""The same framework with nothing behind it: what a server of it can answer at most.
+
+`python -m bench.programs.empty PORT`: a POST is read and answered, nothing else; the settings are
+those of `holdfast serve`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+app = FastAPI(docs_url=None, redoc_url=None)
+
+
+@app.post("/empty")
+async def take(request: Request) -> Response:
+    """Read the body, and answer with nothing in it."""
+    await request.body()
+    return Response(b"{}", media_type="application/json")
+
+
+if __name__ == "__main__":
+    uvicorn.run(app, port=int(sys.argv[1]), log_config=None, access_log=False, ws="none")

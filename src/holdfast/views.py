@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -80,8 +81,8 @@ class JobView(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, job: Job) -> JobView:
         """Tell a record."""
-        plain: dict[str, Any] = {name: getattr(job, name) for name in _SAME}
-        dates: dict[str, Any] = {name: _date(getattr(job, name)) for name in _TIMES}
+        plain: dict[str, Any] = dict(zip(_SAME, _get_same(job), strict=True))
+        dates: dict[str, Any] = dict(zip(_TIMES, map(_date, _get_times(job)), strict=True))
         return cls(
             id=job.public_id,
             internal_id=job.id,
@@ -145,6 +146,9 @@ class LogView(Struct, frozen=True, kw_only=True):
 _APART = ("id", "internal_id", "needs", "signals", "signal_revs")
 _TIMES = tuple(name for name in JobView.__struct_fields__ if name.endswith("_at"))
 _SAME = tuple(name for name in JobView.__struct_fields__ if name not in (*_APART, *_TIMES))
+
+
+_get_same, _get_times = attrgetter(*_SAME), attrgetter(*_TIMES)
 
 
 def _date(time: int | None) -> Instant | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from hmac import compare_digest
 from ipaddress import ip_address
 from math import inf
@@ -228,15 +229,17 @@ def _check_local(headers: Headers) -> None:
     Such a request comes from this machine too, and nobody on it meant to send it.
     """
     named = [f"//{headers.get('host', '')}", *headers.getlist("origin")]
-    if not all(is_loopback(_host(address)) for address in named):
+    if not all(_is_local(address) for address in named):
         raise Forbidden(
             "without tokens this server answers programs on its own machine, by its own name; "
             f"for others, {_HOW}"
         )
 
 
-def _host(address: str) -> str:
+@lru_cache(maxsize=1024)
+def _is_local(address: str) -> bool:
+    """Judge once: the same names come with every request."""
     try:
-        return urlsplit(address).hostname or ""
+        return is_loopback(urlsplit(address).hostname or "")
     except ValueError:
-        return ""
+        return False

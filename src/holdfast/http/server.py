@@ -30,6 +30,7 @@ from holdfast.http.asking import Doorkeeper, House
 from holdfast.http.bodies import unfit
 from holdfast.http.documents import openapi
 from holdfast.http.ending import Ending
+from holdfast.http.express import Express
 from holdfast.http.guard import Guard, Limits, request_id_of
 from holdfast.http.live import Live
 from holdfast.http.names import shown
@@ -104,6 +105,8 @@ def make_server(
     app.add_exception_handler(HoldfastError, _told)
     app.add_exception_handler(RequestValidationError, _unfit)
     app.add_exception_handler(HTTPException, _no_route)
+    # The last that is added stands first.
+    app.add_middleware(Express, routers=ROUTERS)
     app.add_middleware(Guard, limits=limits)
     return app
 

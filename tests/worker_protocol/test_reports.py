@@ -324,6 +324,27 @@ async def test_another_session_of_the_same_token_does_not_hold_the_job(
     assert (await hand.say(job, "complete"))["accepted"]
 
 
+async def test_what_one_session_said_is_not_taken_for_anothers_word(
+    http: httpx.AsyncClient, hand: Hand
+) -> None:
+    await submitted(http)
+    job = await hand.started()
+    words = [
+        said(job, "start"),
+        said(job, "step", name="a", result=1),
+        said(job, "release"),
+        said(job, "release"),
+    ]
+    answers = await hand.report(*words)
+    assert [answer["repeated"] for answer in answers] == [True, False, False, True]
+    assert all(answer["accepted"] for answer in answers)
+    other = await Hand.hired(hand.http)
+    for word in words:
+        [answer] = await other.report(word)
+        assert (answer["accepted"], answer["held"], answer["repeated"]) == (False, False, False)
+        assert answer["problem"]["code"] == "lease_lost"
+
+
 async def test_a_cancel_request_reaches_the_worker(http: httpx.AsyncClient, hand: Hand) -> None:
     await submitted(http)
     job = await hand.started()

@@ -16,7 +16,16 @@ from holdfast.errors import HoldfastError, LawBroken, LeaseConflictError, NoSuch
 from holdfast.flow.perform import refused
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide, is_owner
-from holdfast.lifecycle.job import Actor, Change, Draft, Job, JobId, LoggedEvent, Refusal
+from holdfast.lifecycle.job import (
+    Actor,
+    Change,
+    Draft,
+    Job,
+    JobId,
+    LoggedEvent,
+    Refusal,
+    Unchanged,
+)
 from holdfast.lifecycle.rebase import REBASES
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.lifecycle.states import BEATS, EventType, Role, State
@@ -253,6 +262,14 @@ class _Hearing:
         decision = decide(draft, command)
         if isinstance(decision, Refusal):
             raise refused(decision.code, decision.message, line.job.public_id)
+        if isinstance(decision, Unchanged) and not is_owner(draft, line.actor):
+            # The law takes anybody's word for what holds already; whether it was this owner's,
+            # its events tell.
+            raise refused(
+                "lease_lost",
+                f"job {line.job.public_id} is not held by {self._owner}",
+                line.job.public_id,
+            )
         return _Said(number=number, change=decision if isinstance(decision, Change) else None)
 
     def _check_time(self, job: Job, command: c.Command) -> None:

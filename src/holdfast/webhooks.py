@@ -20,6 +20,7 @@ from holdfast.errors import BadData, Forbidden, KeyConflict, NoSuchWebhook, Vali
 from holdfast.flow.tell import FOLLOWER
 from holdfast.identity import mint_id, mint_key, unix_seconds
 from holdfast.lifecycle.job import Job, LoggedEvent
+from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.states import State
 from holdfast.outside import Outside, read_target
 from holdfast.ports import NewWebhook, Store, Webhook
@@ -272,7 +273,7 @@ class WebhookDesk:
 
     def _tenant_of(self, said: str | None) -> str:
         if self._tenant is None:
-            return DEFAULT_TENANT if said is None else said
+            return DEFAULT_TENANT if said is None else check_text(said, "tenant", limit=200)
         if said not in (None, self._tenant):
             raise BadData(f"tenant must be left out, or be {self._tenant!r}")
         return self._tenant

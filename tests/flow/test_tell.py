@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import BadData, StoreUnavailable
 from holdfast.flow.tell import FOLLOWER, Errand, Route, Told, tell
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Actor, Job, NewJob
@@ -126,6 +126,12 @@ async def test_a_removed_webhook_is_told_nothing_more(either_store: Store) -> No
     await told(either_store)
 
     assert await messages(either_store) == []
+
+
+@pytest.mark.parametrize("tenant", ["", "a\0b", "x" * 201])
+async def test_a_tenant_that_no_store_can_hold_is_refused(either_store: Store, tenant: str) -> None:
+    with pytest.raises(BadData, match="tenant"):
+        await hook(either_store, tenant=tenant)
 
 
 async def test_nobody_to_tell_moves_the_cursor_all_the_same(either_store: Store) -> None:

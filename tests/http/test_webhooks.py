@@ -68,6 +68,8 @@ async def test_whoever_acts_for_all_says_for_whom(http: httpx.AsyncClient) -> No
         pytest.param(HOOK | {"states": []}, "bad_data", id="no states"),
         pytest.param(HOOK | {"states": ["gone"]}, "validation_failed", id="no state"),
         pytest.param(HOOK | {"queue": ""}, "bad_data", id="no queue"),
+        pytest.param(HOOK | {"tenant": "a\0b"}, "bad_data", id="a NUL in the tenant"),
+        pytest.param(HOOK | {"tenant": "x" * 201}, "bad_data", id="a long tenant"),
         pytest.param(HOOK | {"id": "a b"}, "bad_data", id="a bad id"),
         pytest.param(HOOK | {"secret": "mine"}, "validation_failed", id="a secret of one's own"),
         pytest.param({}, "validation_failed", id="nothing"),

@@ -75,6 +75,13 @@ async def test_options_go_along(client: Client) -> None:
     assert first.correlation_id == "c"
 
 
+@pytest.mark.req("D10", "D11")
+async def test_a_client_job_id_stands_for_one_job(client: Client) -> None:
+    task = client.named("other").options(client_job_id="3f2504e0-4f89-41d3-9a0c-0305e82c3301")
+    first, again = await task.submit(), await task.submit()
+    assert (first.created, again.created, again.id) == (True, False, first.id)
+
+
 async def test_by_its_name_a_task_is_asked_for_in_words(client: Client) -> None:
     task = client.named("resize").options(
         delay="1h", retries=2, timeout="5m", backoff=Backoff(first=1, factor=2, max="1m")

@@ -8,7 +8,13 @@ from fastapi import FastAPI
 
 from holdfast import Client
 from holdfast.client import requests
-from holdfast.errors import RateLimited, ServerFailed, ServerUnavailable, StaleRevision
+from holdfast.errors import (
+    PartlySubmitted,
+    RateLimited,
+    ServerFailed,
+    ServerUnavailable,
+    StaleRevision,
+)
 from holdfast.lifecycle.states import State
 
 
@@ -91,6 +97,22 @@ async def test_a_job_that_another_made_is_not_taken_for_ones_own(
     meddler.plan = ["unheard"]
     again = await task.submit()
     assert (again.id, again.created) == (first.id, False)
+
+
+async def test_of_many_parts_those_that_are_there_are_told(
+    meddler: Meddler, asking: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.client.operations.PART_JOBS", 2)
+    task = asking.named("other")
+    meddler.plan = ["", "500", ""]
+    with pytest.raises(PartlySubmitted) as partly:
+        await asking.submit_many([task.prepare(number=number) for number in range(5)])
+    first, second, *failed, last = partly.value.outcomes
+    assert [type(one) for one in failed] == [ServerFailed, ServerFailed]
+    assert [job.id async for job in asking.jobs()] == [last.id, second.id, first.id]
+    meddler.plan = ["500"]
+    with pytest.raises(ServerFailed):
+        await asking.submit_many([task.prepare(), task.prepare(), task.prepare()])
 
 
 async def test_a_signal_whose_answer_was_lost_is_sent_once(

@@ -106,6 +106,8 @@ def test_the_epoch_is_shown_and_raised(filled: tuple[str, list[JobId]]) -> None:
 def test_sealing_is_turned_on_and_off(filled: tuple[str, list[JobId]]) -> None:
     assert run("seal", "on", "--url", filled[0]).stdout == "sealing on\n"
     assert run("seal", "off", "--url", filled[0]).stdout == "sealing off\n"
+    told = run("seal", "on", "--json", "--url", filled[0]).stdout
+    assert json.loads(told) == {"sealing": True}
 
 
 def test_an_address_that_is_none_is_explained() -> None:

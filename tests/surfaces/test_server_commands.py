@@ -82,8 +82,11 @@ def test_a_job_lives_through_a_server(both: tuple[str, str]) -> None:
     assert answered(url, "queues", "resume", "bank/2")["paused"] is False
 
 
-def test_letters_are_settled_through_a_server(both: tuple[str, str]) -> None:
+def test_letters_are_settled_through_a_server(
+    both: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     place, url = both
+    monkeypatch.setattr("holdfast.cli.settling.PART", 1)
 
     async def mass(store: Store) -> None:
         for number in range(4):

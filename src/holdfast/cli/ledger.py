@@ -164,20 +164,23 @@ def _say_epoch(epoch: int, as_json: bool) -> None:
 
 
 @seal_app.command("on")
-def seal_on(url: Url = DEFAULT_URL) -> None:
+def seal_on(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Seal every event from now on: verify then catches any changed byte of it."""
-    _seal(url, True)
+    _seal(url, True, as_json)
 
 
 @seal_app.command("off")
-def seal_off(url: Url = DEFAULT_URL) -> None:
+def seal_off(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Seal no further events; those that are sealed stay checked."""
-    _seal(url, False)
+    _seal(url, False, as_json)
 
 
-def _seal(url: str, on: bool) -> None:
+def _seal(url: str, on: bool, as_json: bool) -> None:
     async def work(store: Store) -> None:
         await store.set_sealing(on)
 
     run(with_store(url, work))
-    out.print(f"sealing {'on' if on else 'off'}")
+    if as_json:
+        print_json({"sealing": on})
+    else:
+        out.print(f"sealing {'on' if on else 'off'}")

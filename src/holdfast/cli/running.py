@@ -32,6 +32,7 @@ from holdfast.errors import (
     Forbidden,
     HoldfastError,
     NoSuchStore,
+    Overloaded,
     RateLimited,
     Refused,
     ServerFailed,
@@ -114,7 +115,7 @@ def exit_code(error: HoldfastError) -> int:
             return BAD_INPUT
         case Refused() | Unauthorized() | Forbidden():
             return REFUSED
-        case StoreError() | ServerFailed() | RateLimited():
+        case StoreError() | ServerFailed() | RateLimited() | Overloaded():
             return STORE_FAILED
         case _:
             return FOUND_PROBLEMS

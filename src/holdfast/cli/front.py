@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -42,6 +43,8 @@ class Door(Struct, frozen=True, kw_only=True):
         beside: Sequence[Beside] = (),
     ) -> Gateway:
         """Make the gateway of a store, on a socket that is its own already."""
+        # That it starts and ends the command says itself.
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         store = make_store(address)
         server = make_server(
             store,

@@ -185,7 +185,8 @@ def _argument(pair: str) -> tuple[str, Any]:
 def _pair(text: str, what: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.removesuffix(":"):
-        raise BadData(f"{what} is written NAME=TEXT, not {text!r}")
+        hint = "; --args takes a JSON object" if text.startswith("{") else ""
+        raise BadData(f"{what} is written NAME=TEXT, not {text!r}{hint}")
     return name, value
 
 

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from holdfast import Holdfast
 from holdfast.errors import Unauthorized
 from holdfast.flow.verify import Problem, verify
-from holdfast.http.guard import Limits
+from holdfast.http.limits import Limits
 from holdfast.http.scopes import Caller, TokenRole
 from holdfast.http.server import make_server
 from holdfast.wiring import Address, make_store

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+import uvicorn
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from holdfast.errors import RateLimited
+from holdfast.http.connections import held_within
 from holdfast.http.doors import make_doorkeeper
 from holdfast.http.gateway import Gateway
-from holdfast.http.guard import Guard, Limits
+from holdfast.http.guard import Guard
+from holdfast.http.limits import Limits
 from holdfast.http.rates import Rates
 from holdfast.http.scopes import LOCAL
 from holdfast.http.server import make_server
 from holdfast.wiring import Address, make_store
+from tests.support.waiting import wait_until
 
 
 @asynccontextmanager
@@ -87,6 +92,29 @@ async def test_more_connections_than_are_held_are_told_to_come_again() -> None:
             assert (await http.get("/healthz")).status_code == 200
         for _, writer in held:
             writer.close()
+
+
+async def test_a_client_that_takes_nothing_of_an_answer_is_let_go() -> None:
+    async def lavish(scope: Scope, receive: Receive, send: Send) -> None:
+        # More than the kernel keeps for both of them.
+        await Response(b"x" * 64_000_000)(scope, receive, send)
+
+    config = uvicorn.Config(
+        lavish, lifespan="off", log_config=None, http=held_within(Limits(unread_seconds=0.5))
+    )
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = asyncio.create_task(server.serve([listening]))
+        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        state = server.server_state
+        await asyncio.to_thread(
+            wait_until, lambda: state.total_requests > 0 and not state.connections, "it to be let go"
+        )
+        server.should_exit = True
+        await serving
+        writer.transport.abort()
 
 
 async def test_more_requests_than_may_be_under_way_are_told_to_come_again() -> None:

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 
 from holdfast.errors import Forbidden, NoTokens, StoreUnavailable, Unauthorized
 from holdfast.http.doors import Open, Tokens, check_door, is_loopback, make_doorkeeper
-from holdfast.http.guard import Limits
+from holdfast.http.limits import Limits
 from holdfast.http.scopes import OF_ALL_TENANTS, SCOPES, Scope, TokenRole
 from holdfast.http.server import make_server
 from holdfast.lifecycle.job import JobId
@@ -220,6 +220,8 @@ async def test_no_route_lets_a_token_of_another_queue_near(prey: Prey) -> None:
 
 
 async def test_a_token_of_several_queues_says_which_it_lists(prey: Prey) -> None:
+    async with client(prey.app, (await made(store_of(prey.app))).token) as http:
+        await http.post("/v1/jobs", json={"task": "t", "queue": "third"})
     token = await made(store_of(prey.app), "viewer", queues=["q", "other"])
     async with client(prey.app, token.token) as http:
         unsaid = await http.get("/v1/jobs")

@@ -16,6 +16,7 @@ from holdfast.cli.running import on_signals
 from holdfast.cli.worker import end_with, work
 from holdfast.http.doors import check_door, make_doorkeeper
 from holdfast.http.gateway import Gateway
+from holdfast.http.limits import Limits
 from holdfast.http.opening import Beside
 from holdfast.http.server import make_server
 from holdfast.outside import Outside
@@ -32,6 +33,7 @@ class Door(Struct, frozen=True, kw_only=True):
     port: int
     grace_seconds: float
     access_log: bool
+    limits: Limits
     outside: Outside
 
     def gateway(
@@ -51,6 +53,7 @@ class Door(Struct, frozen=True, kw_only=True):
             make_doorkeeper(store, self.host),
             check=partial(check_door, host=self.host),
             tasks=None if app is None else app.tasks,
+            limits=self.limits,
             meters=meters,
             beside=beside,
             outside=self.outside,
@@ -61,6 +64,7 @@ class Door(Struct, frozen=True, kw_only=True):
             port=self.port,
             grace_seconds=self.grace_seconds,
             access_log=self.access_log,
+            limits=self.limits,
         )
 
 

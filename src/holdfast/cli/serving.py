@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 import typer
+from msgspec.structs import replace
 
 from holdfast.app import Holdfast
 from holdfast.cli.housekeeping import Housekeeping, Mail, read_outside, read_terms
@@ -15,9 +16,11 @@ from holdfast.cli.settings import (
     PORT,
     AccessLog,
     AppUrl,
+    Burst,
     Capabilities,
     Clean,
     Concurrency,
+    Connections,
     Grace,
     Host,
     Keep,
@@ -29,6 +32,7 @@ from holdfast.cli.settings import (
     Poll,
     Port,
     Queues,
+    Rate,
     Tick,
     Webhooks,
     WebhooksAllow,
@@ -37,10 +41,13 @@ from holdfast.cli.settings import (
 from holdfast.cli.worker import load_app
 from holdfast.errors import CannotServe
 from holdfast.flow.clean import FOREVER
+from holdfast.http.limits import Limits
 from holdfast.logs import LogFormat, configure_logging
 from holdfast.services.reconciler import TICK_SECONDS
 from holdfast.services.worker import GRACE_SECONDS, POLL_SECONDS
 from holdfast.wiring import Address, read_address
+
+LIMITS = Limits()
 
 
 def register(app: typer.Typer) -> None:
@@ -56,6 +63,9 @@ def serve(
     host: Host = HOST,
     port: Port = PORT,
     grace: Grace = GRACE_SECONDS,
+    rate: Rate = LIMITS.requests_per_second,
+    burst: Burst = LIMITS.burst,
+    connections: Connections = LIMITS.connections,
     access_log: AccessLog = False,
     webhooks_allow: WebhooksAllow = "",
     log_format: LogStyle = LogFormat.TEXT,
@@ -77,6 +87,7 @@ def serve(
             port=port,
             grace_seconds=grace,
             access_log=access_log,
+            limits=_limits(rate, burst, connections),
             outside=read_outside(webhooks_allow),
         )
         gateway = door.gateway(address, loaded)
@@ -100,6 +111,9 @@ def up(
     keep: Keep = "7d",
     keep_unsuccessful: KeepUnsuccessful = "30d",
     keep_letters: KeepLetters = FOREVER,
+    rate: Rate = LIMITS.requests_per_second,
+    burst: Burst = LIMITS.burst,
+    connections: Connections = LIMITS.connections,
     webhooks: Webhooks = True,
     webhooks_allow: WebhooksAllow = "",
     access_log: AccessLog = False,
@@ -116,7 +130,12 @@ def up(
         front = _front()
         address, outside = _address(url, loaded), read_outside(webhooks_allow)
         door = front.Door(
-            host=host, port=port, grace_seconds=grace, access_log=access_log, outside=outside
+            host=host,
+            port=port,
+            grace_seconds=grace,
+            access_log=access_log,
+            limits=_limits(rate, burst, connections),
+            outside=outside,
         )
         keeping = Housekeeping(
             tick_seconds=tick,
@@ -142,6 +161,10 @@ def up(
     work = f"worker {house.worker_name} serves {queues}" if loaded else "no app, so no worker"
     err.print(f"serving {house.url}; {work}; end with Ctrl-C", markup=False, soft_wrap=True)
     raise typer.Exit(run(house.run()))
+
+
+def _limits(rate: float, burst: int, connections: int) -> Limits:
+    return replace(LIMITS, requests_per_second=rate, burst=burst, connections=connections)
 
 
 def _address(url: str | None, app: Holdfast | None) -> Address:

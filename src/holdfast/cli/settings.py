@@ -40,6 +40,13 @@ Port = Annotated[
     int, setting("--port", "The port to serve at; 0 takes any that is free.", min=0, max=65535)
 ]
 AccessLog = Annotated[bool, setting("--access-log/--no-access-log", "Log every request.")]
+Rate = Annotated[
+    float, setting("--rate", "Requests a second that one token may make; 0: no limit.", min=0)
+]
+Burst = Annotated[int, setting("--burst", "How many of them may come at once.", min=1)]
+Connections = Annotated[
+    int, setting("--connections", "How many connections are held at once.", min=1)
+]
 Queues = Annotated[str, setting("--queues", "Queues to serve, by comma.")]
 Concurrency = Annotated[
     int, setting("--concurrency", "How many jobs a process runs at once.", min=1, max=10_000)

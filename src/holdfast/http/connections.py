@@ -12,7 +12,7 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from holdfast.http.guard import Limits
+from holdfast.http.limits import Limits
 
 _BUSY = b"HTTP/1.1 503 Service Unavailable"
 _SLOW = b"HTTP/1.1 408 Request Timeout"

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from holdfast.errors import CannotServe
 from holdfast.http.connections import held_within
 from holdfast.http.ending import Ending
-from holdfast.http.guard import Limits
+from holdfast.http.limits import Limits
 
 GRACE_SECONDS = 30.0
 BACKLOG = 2048

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from msgspec import Struct
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -21,6 +20,7 @@ from holdfast.errors import (
     TooSlow,
     UnsupportedMedia,
 )
+from holdfast.http.limits import Limits
 from holdfast.http.names import keep_slashes
 from holdfast.http.problems import problem_response
 from holdfast.identity import mint_request
@@ -30,28 +30,6 @@ log = logging.getLogger(__name__)
 REQUEST_ID = b"x-request-id"
 SPARED = ("/healthz", "/readyz", "/metrics")
 """What is answered however busy the server is."""
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """How much of one client's the server takes."""
-
-    body_bytes: int = 8 * 1024 * 1024
-    body_seconds: float = 20.0
-    """How long a body may take to arrive."""
-    head_seconds: float = 10.0
-    """How long the head of a request may take to arrive."""
-    idle_seconds: int = 60
-    """How long a connection is kept on which nothing is asked."""
-    unread_seconds: float = 30.0
-    """How long a client may take nothing of what it is sent."""
-    connections: int = 4000
-    """How many connections are held at once."""
-    requests: int = 2000
-    """How many requests may be under way at once, long polls and streams among them."""
-    requests_per_second: float = 500.0
-    """How often one token may ask; 0 sets no limit."""
-    burst: int = 1000
-    """How many requests of one token may come at once."""
 
 
 class Guard:

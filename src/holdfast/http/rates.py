@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.errors import RateLimited
-from holdfast.http.guard import Limits
+from holdfast.http.limits import Limits
 from holdfast.http.scopes import LOCAL
 
 BUCKETS_LIMIT = 10_000

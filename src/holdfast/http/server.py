@@ -31,7 +31,8 @@ from holdfast.http.bodies import unfit
 from holdfast.http.documents import openapi
 from holdfast.http.ending import Ending
 from holdfast.http.express import Express
-from holdfast.http.guard import Guard, Limits, request_id_of
+from holdfast.http.guard import Guard, request_id_of
+from holdfast.http.limits import Limits
 from holdfast.http.live import Live
 from holdfast.http.names import shown
 from holdfast.http.opening import Beside, opened

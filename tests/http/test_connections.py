@@ -110,7 +110,9 @@ async def test_a_client_that_takes_nothing_of_an_answer_is_let_go() -> None:
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         state = server.server_state
         await asyncio.to_thread(
-            wait_until, lambda: state.total_requests > 0 and not state.connections, "it to be let go"
+            wait_until,
+            lambda: state.total_requests > 0 and not state.connections,
+            "it to be let go",
         )
         server.should_exit = True
         await serving

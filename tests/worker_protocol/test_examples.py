@@ -43,6 +43,8 @@ class Scene:
         port = free_port()
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
         self._port = port
+        self.token = ""
+        """What the worker shows."""
         self._started: list[subprocess.Popen[bytes]] = []
 
     def serve(self) -> subprocess.Popen[bytes]:
@@ -73,7 +75,7 @@ class Scene:
                 cwd=self.place,
                 stdout=out,
                 stderr=out,
-                env={**os.environ, "HOLDFAST_SERVER": server},
+                env={**os.environ, "HOLDFAST_SERVER": server, "HOLDFAST_TOKEN": self.token},
             )
         self._started.append(process)
         return process
@@ -85,6 +87,18 @@ class Scene:
                 process.kill()
             process.wait()
         self.http.close()
+
+    def make_token(self, *options: str) -> str:
+        """Make a token by the command that people use."""
+        command = (sys.executable, "-m", "holdfast.cli", "token", "create", "name", *options)
+        told = subprocess.run(
+            (*command, "--url", "jobs.db", "--json"),
+            cwd=self.place,
+            capture_output=True,
+            check=True,
+            timeout=60,
+        )
+        return str(json.loads(told.stdout)["token"])
 
     def submit(self, name: str, **args: Any) -> str:
         """Submit an order."""
@@ -200,6 +214,26 @@ async def _submitted_with_short_leases(database: Path, args: dict[str, Any]) -> 
     async with opened(read_address(str(database))) as store:
         job = await submit_one(store, task="order", policy=policy, body=json.dumps(args).encode())
     return job.public_id
+
+
+def test_a_worker_with_a_token_of_one_tenant_and_queue_does_its_jobs_and_no_others(
+    scene: Scene,
+) -> None:
+    scene.serve()
+    scene.token = scene.make_token("--role", "worker", "--tenant", "mine", "--queues", "default")
+    scene.work()
+    mine, theirs = (
+        {"authorization": f"Bearer {scene.make_token('--role', 'submitter', '--tenant', tenant)}"}
+        for tenant in ("mine", "theirs")
+    )
+    scene.http.headers.update(theirs)
+    left = scene.submit("theirs")
+    scene.http.headers.update(mine)
+    assert scene.result(scene.submit("mine"))["state"] == "succeeded"
+
+    assert scene.happened() == ["reserve mine", "charge mine"]
+    scene.http.headers.update(theirs)
+    assert scene.http.get(f"/v1/jobs/{left}").json()["state"] == "queued"
 
 
 @pytest.mark.parametrize("scene", ["python"], indirect=True)

@@ -134,11 +134,33 @@ async def test_a_tenant_that_no_store_can_hold_is_refused(either_store: Store, t
         await hook(either_store, tenant=tenant)
 
 
-async def test_nobody_to_tell_moves_the_cursor_all_the_same(either_store: Store) -> None:
-    """Else the first webhook after a year would have to wait for a year's events to be read."""
+async def test_where_nobody_was_ever_told_nothing_is_written(either_store: Store) -> None:
     await job_in(either_store, State.SUCCEEDED)
     assert (await tell(either_store, ACTOR, ROUTE)).events == 0
-    assert await either_store.cursor(FOLLOWER) is not None
+    assert await either_store.cursor(FOLLOWER) is None
+
+
+async def test_a_cursor_that_was_lost_begins_anew(either_store: Store) -> None:
+    """As where a webhook was written past the desk."""
+    kept = await either_store.add_webhook(new_webhook())
+    await told(either_store)
+    job = await job_in(either_store, State.SUCCEEDED)
+    await told(either_store)
+
+    assert await messages(either_store) == about(kept, job)
+
+
+async def test_once_nobody_is_left_to_tell_the_cursor_moves_all_the_same(
+    either_store: Store,
+) -> None:
+    """Else the first webhook after a year would have to wait for a year's events to be read."""
+    old = await hook(either_store)
+    await either_store.remove_webhook(old.id, actor="control:ann")
+    before = await either_store.cursor(FOLLOWER)
+    await job_in(either_store, State.SUCCEEDED)
+    while not await caught_up(either_store):
+        assert (await tell(either_store, ACTOR, ROUTE)).events == 0
+    assert await either_store.cursor(FOLLOWER) != before
     one = await hook(either_store)
     job = await job_in(either_store, State.SUCCEEDED)
     await told(either_store)

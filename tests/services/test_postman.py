@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.app import Holdfast
 from holdfast.errors import PermanentError, Undelivered
-from holdfast.flow.tell import FOLLOWER, Route, tell
+from holdfast.flow.tell import Route, tell
 from holdfast.lifecycle.job import Actor, Job
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Role, State
@@ -21,8 +21,10 @@ from holdfast.outside import Outside, Reply, read_networks
 from holdfast.ports import Query, Store, SubmitRefused, Webhook
 from holdfast.services import postman as postman_module
 from holdfast.services.postman import Delivery, Follower, Postman, _settled
+from holdfast.telemetry import Meters
 from holdfast.testing.acts import job_in, submit_one
 from holdfast.webhooks import QUEUE, TASK, Message, WantedWebhook, WebhookDesk, check_signature
+from tests.crashes.waiting import until
 from tests.webhooks.receiver import Receiver, Request
 
 HERE = Outside(allow=read_networks(["127.0.0.0/8"]), timeout_seconds=5)
@@ -49,7 +51,9 @@ async def hook(store: Store, url: str, **wishes: Any) -> tuple[Webhook, str]:
 
 
 @asynccontextmanager
-async def delivering(app: Holdfast, outside: Outside = HERE) -> AsyncIterator[Postman]:
+async def delivering(
+    app: Holdfast, outside: Outside = HERE, **wishes: Any
+) -> AsyncIterator[Postman]:
     """Have the postman at work."""
     postman = Postman(
         await app.store(),
@@ -58,6 +62,7 @@ async def delivering(app: Holdfast, outside: Outside = HERE) -> AsyncIterator[Po
         outside=outside,
         tick_seconds=0.05,
         idle_seconds=0.01,
+        **wishes,
     )
     working = asyncio.create_task(postman.run())
     try:
@@ -239,10 +244,9 @@ async def test_a_postman_that_is_stopped_leaves_the_rest_to_the_next(
 
 
 async def test_without_webhooks_no_worker_looks_for_work(app: Holdfast, store: Store) -> None:
-    async with delivering(app):
-        async with asyncio.timeout(LIMIT_SECONDS):
-            while await store.cursor(FOLLOWER) is None:  # noqa: ASYNC110  another task's doing
-                await asyncio.sleep(0.01)
+    meters = Meters()
+    async with delivering(app, meters=meters):
+        await until(lambda: "webhooks" in meters.pulses, "the first look")
         assert await store.workers() == []
         async with Receiver() as receiver:
             await hook(store, receiver.url)

@@ -59,7 +59,8 @@ async def tell(store: Store, actor: Actor, route: Route, *, limit: int = PAGE) -
     hooks = await _all_webhooks(store)
     at = await store.cursor(FOLLOWER)
     if at is None or not hooks:
-        if at != end:
+        # Who makes the first webhook sets the cursor: until then there is nothing to keep up with.
+        if at != end and (hooks or at is not None):
             await store.move_cursor(FOLLOWER, before=at, to=end)
         return Told(webhooks=len(hooks))
     tail = await store.tail(at, limit=limit)

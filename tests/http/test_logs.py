@@ -12,6 +12,7 @@ from holdfast.client.operations import RemoteOperations
 from holdfast.client.requests import Requests, make_headers, make_http
 from holdfast.errors import NoSuchJob
 from holdfast.lifecycle.job import JobId
+from holdfast.local import LocalOperations
 from holdfast.ports import LogEntry
 from holdfast.testing.acts import submit_one
 
@@ -52,6 +53,14 @@ async def test_another_tenants_log_is_not_there(
     assert (await call("viewer@mine").get(f"/v1/jobs/{job}/logs")).status_code == 404
     assert (await call("viewer@theirs").get(f"/v1/jobs/{job}/logs")).status_code == 200
     assert (await call("worker@theirs").get(f"/v1/jobs/{job}/logs")).status_code == 403
+
+
+async def test_no_name_leads_to_another_tenants_log(server: FastAPI) -> None:
+    job = await logged(server, "secret", tenant="theirs")
+    mine = LocalOperations(server.state.house.session, name="ann", tenant="mine")
+    for name in (job, str(job)):
+        with pytest.raises(NoSuchJob):
+            await mine.logs(name)
 
 
 async def test_a_client_reads_the_same_lines_as_who_has_the_store(server: FastAPI) -> None:

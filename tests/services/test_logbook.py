@@ -50,6 +50,22 @@ async def test_what_handlers_say_is_kept_with_attempt_level_and_time(app: Holdfa
     assert all(before - minute < line.at < before + 2 * minute for line in lines)
 
 
+async def test_a_worker_that_ends_leaves_no_line_behind(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logbook, "GATHER_SECONDS", LIMIT)
+
+    @app.task
+    async def speak(ctx: Context) -> None:
+        ctx.log.info("last words")
+
+    async with app.worker():
+        job = await speak.submit()
+        await job.result(LIMIT)
+
+    assert [line.message for line in await log_of(app, job)] == ["last words"]
+
+
 async def test_a_handler_in_a_thread_is_heard_too(app: Holdfast) -> None:
     @app.task
     def count(ctx: Context) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS, INTERRUPTED
+from holdfast.cli import logs
+from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Job
-from holdfast.ports import LogEntry, Store
-from holdfast.testing.acts import do, running_job, stored
+from holdfast.lifecycle.states import State
+from holdfast.operations import Operations
+from holdfast.ports import LogEntry, LogLine, Store
+from holdfast.testing.acts import do, job_in, running_job, stored
 from holdfast.testing.factories import owner_of
+from holdfast.wiring import opened, read_address
 from tests.surfaces.commands import HOSTILE, answered, assert_harmless, on, run
 from tests.surfaces.following import following
 from tests.surfaces.test_serving import running
@@ -119,6 +123,33 @@ def _follow_to_the_end(url: str, place: str, job: Job) -> None:
     assert (code, [_read(line)["message"] for line in rest.splitlines()]) == (0, ["last words"])
 
 
+class Ended:
+    """A job that has ended, and whose last line comes a moment later."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.looks = 0
+
+    async def get(self, job: str) -> Job:
+        return self._job
+
+    async def logs(self, job: str, *, after: int) -> list[LogLine]:
+        self.looks += 1
+        late = LogLine(id=self._job.id, position=7, attempt=1, at=AT, level=20, message="late")
+        return [late] if self.looks == 2 else []
+
+
+async def test_the_last_words_may_come_after_the_end(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "LAST_LOOK_SECONDS", 0)
+    async with opened(read_address(place)) as store:
+        operations = Ended(await job_in(store, State.SUCCEEDED))
+    lines = logs.following(cast(Operations, operations), "done", 0)
+    assert [line.message async for line in lines] == ["late"]
+    assert operations.looks == 2
+
+
 def _read(line: str) -> Any:
     return json.loads(line)
 
@@ -128,4 +159,4 @@ def test_ctrl_c_ends_a_followed_log_without_a_traceback(place: str) -> None:
     with following("logs", "speaks", "-f", "--tail", "1", "--url", place) as followed:
         assert followed.line().endswith("again")
         followed.interrupt()
-        assert followed.ended() == (INTERRUPTED, "")
+        assert followed.ended() == (130, "")

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.cli.live import jobs_table
-from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS, INTERRUPTED
+from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS
 from holdfast.cli.watch import Look, _look, _look_again
 from holdfast.errors import Forbidden, StoreUnavailable
 from holdfast.lifecycle import commands as c
@@ -80,7 +80,7 @@ def test_all_jobs_are_watched_until_ctrl_c(place: str) -> None:
         on(place, lambda store: submit_one(store, job_id="new", queue="other"))
         assert followed.line().endswith("new  queued  attempt 0")
         followed.interrupt()
-        assert followed.ended() == (INTERRUPTED, "")
+        assert followed.ended() == (130, "")
 
 
 def test_a_bad_watch_is_refused(place: str) -> None:

@@ -19,7 +19,6 @@ from holdfast.cli.running import (
     DEFAULT_URL,
     AsJson,
     Url,
-    interruptible,
     out,
     print_json,
     run,
@@ -90,8 +89,7 @@ def show_logs(
                 _say(line, as_json)
         return []
 
-    with interruptible():
-        lines = run(with_operations(url, tenant, work))
+    lines = run(with_operations(url, tenant, work))
     if follow:
         return
     if as_json:

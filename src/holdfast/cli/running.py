@@ -53,8 +53,6 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 FOUND_PROBLEMS, BAD_INPUT, STORE_FAILED, REFUSED = 1, 2, 3, 4
 """Exit codes, beside 0 for success."""
-INTERRUPTED = 130
-"""What shells make of a Ctrl-C."""
 
 PATIENCE_SECONDS = 5.0
 """How long a person waits for a database that does not answer."""
@@ -97,15 +95,6 @@ def telling() -> Iterator[None]:
         # A message names jobs and queues, and those are named by anybody.
         say(err, plain(error))
         raise typer.Exit(exit_code(error)) from error
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Let Ctrl-C be the ordinary end of a command that goes on and on: no traceback, code 130."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def exit_code(error: HoldfastError) -> int:

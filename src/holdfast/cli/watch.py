@@ -30,7 +30,6 @@ from holdfast.cli.running import (
     AsJson,
     Url,
     err,
-    interruptible,
     out,
     print_json,
     run,
@@ -110,8 +109,7 @@ def watch(
                 show(look)
         return look
 
-    with interruptible():
-        last = run(with_operations(url, tenant, work))
+    last = run(with_operations(url, tenant, work))
     if any(job.state is not State.SUCCEEDED for job in last.jobs):
         raise typer.Exit(FOUND_PROBLEMS)
 

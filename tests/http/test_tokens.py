@@ -161,6 +161,7 @@ async def test_every_route_refuses_a_token_that_does_not_count(prey: Prey) -> No
     assert [one.rev for one in (await store_of(prey.app).tail(None)).events] == [1]
 
 
+@pytest.mark.req("A12")
 async def test_every_route_refuses_a_role_that_does_not_cover_it(prey: Prey) -> None:
     for role in TokenRole:
         lacking = [scope for scope in Scope if scope not in SCOPES[role]]

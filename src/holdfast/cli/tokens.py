@@ -36,7 +36,7 @@ Expires = Annotated[
     typer.Option("--expires", help="When it ends: 30d, 12h, or 2027-01-31T10:00 (UTC)."),
 ]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The id, as `holdfast token ls` shows it.")]
-All = Annotated[bool, typer.Option("--all", help="Also those that were revoked or have expired.")]
+All = Annotated[bool, typer.Option("--all", help="Also those that were revoked.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many at most.")]
 Before = Annotated[
     str | None, typer.Option("--before", help="Go on after a page: the id that it ended with.")

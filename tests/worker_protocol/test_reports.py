@@ -533,3 +533,25 @@ async def test_a_report_that_cannot_be_kept_is_refused_alone(
     assert (unfit["accepted"], unfit["problem"]["status"], unfit["held"]) == (False, 422, True)
     assert fine["accepted"]
     assert (await read(http, job))["state"] == "running"
+
+
+async def test_a_long_batch_that_is_repeated_is_written_once(
+    http: httpx.AsyncClient, hand: Hand
+) -> None:
+    await submitted(http)
+    job = await hand.started()
+    for number in (1, 2):
+        await http.post(f"/v1/jobs/{job['job']}/signal", json={"name": "go", "payload": number})
+    batch = [
+        said(job, "wait", signal="go"),
+        *(said(job, "step", name=f"s{number}", result=number) for number in range(250)),
+    ]
+    first = await hand.report(*batch)
+    again = await hand.report(*batch)
+
+    assert first[0]["payload"] == again[0]["payload"] == 1
+    assert all(one["accepted"] for one in again)
+    assert all(one["repeated"] for one in again)
+    assert (await events(http, job)).count("step_completed") == len(batch)
+    # The second signal is still there for the second wait.
+    assert (await hand.say(job, "wait", signal="go", use=2))["payload"] == 2

@@ -46,7 +46,8 @@ ENDS = (
 """How an owner's attempt may end by its own word."""
 
 LOOK_BACK = 100
-"""How many of a job's newest events are looked at for what may have been said before."""
+"""How many of a job's newest events are looked at for what may have been said before, beside as
+many as words are said: all of them may be a repetition."""
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -220,7 +221,8 @@ class _Hearing:
             await note_compensated(self._store, await retold(self._store, claimed), self._owner)
 
     async def _read_told(self, line: _Line, types: Iterable[EventType]) -> None:
-        events = await self._store.latest_events(line.job.id, tuple(types), limit=LOOK_BACK)
+        limit = LOOK_BACK + len(line.words)
+        events = await self._store.latest_events(line.job.id, tuple(types), limit=limit)
         mine = (self._owner, line.actor.attempt)
         line.told = [event for event in events if (event.actor, event.attempt) == mine]
 

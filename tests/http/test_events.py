@@ -344,3 +344,54 @@ async def test_a_feed_without_a_database_says_why_it_waits(server: FastAPI, call
                     break
             said[who] = comment
     assert said == {None: "the database does not answer", "viewer@mine": "no event has come"}
+
+
+class Late:
+    """A store whose first look at the tail is answered only when it is told to."""
+
+    def __init__(self, store: Any) -> None:
+        """Ask `store`."""
+        self._store = store
+        self.looked, self.go = asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        """Leave all else to it."""
+        return getattr(self._store, name)
+
+    async def tail(self, cursor: str | None, *, limit: int) -> Any:
+        """Look at once."""
+        tail = await self._store.tail(cursor, limit=limit)
+        if not self.looked.is_set():
+            self.looked.set()
+            await self.go.wait()
+        return tail
+
+
+async def test_a_page_is_not_behind_what_came_while_it_was_read(
+    server: FastAPI, http: httpx.AsyncClient
+) -> None:
+    store = Late(server.state.house.session.store)
+    feed = feeding.Feed(store)  # type: ignore[arg-type]
+    reading = asyncio.create_task(feed.page(await store.tail_end()))
+    await store.looked.wait()
+    job = await submitted(http)
+    with feed.listening():
+        # Whoever listens now begins behind that event.
+        await feed.after(await store.tail_end(), limit_seconds=5)
+        store.go.set()
+        page = await reading
+    assert page.events == []
+    following = await feed.page(page.cursor)
+    assert [str(one.event.internal_id) for one in following.events] == [job["internal_id"]]
+
+
+async def test_the_feed_is_of_the_tenant_that_is_asked_for(
+    server: FastAPI, http: httpx.AsyncClient
+) -> None:
+    for tenant in ("mine", "theirs"):
+        await submitted(http, tenant=tenant)
+    for asked in ({"headers": {"holdfast-tenant": "mine"}}, {"params": {"tenant": "mine"}}):
+        query: dict[str, Any] = {"params": {}, **asked}
+        query["params"] = {**query["params"], "after": "start"}
+        page = (await http.get("/v1/events", **query)).json()
+        assert [event["tenant"] for event in page["events"]] == ["mine"]

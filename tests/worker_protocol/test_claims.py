@@ -136,6 +136,15 @@ async def test_a_tenants_worker_gets_that_tenants_jobs(call: Call, who: str) -> 
         assert (reply.status_code, reply.json()["code"]) == (404, "no_such_job")
 
 
+async def test_a_worker_for_all_may_claim_for_one(http: httpx.AsyncClient, call: Call) -> None:
+    for tenant in ("mine", "theirs"):
+        await submitted(http, tenant=tenant)
+    worker = call("worker")
+    worker.headers["holdfast-tenant"] = "mine"
+    hand = await Hand.hired(worker)
+    assert [job["tenant"] for job in await hand.claim(limit=10)] == ["mine"]
+
+
 async def test_no_token_speaks_for_anothers_session(http: httpx.AsyncClient, call: Call) -> None:
     await submitted(http)
     hand = await Hand.hired(call("worker"))

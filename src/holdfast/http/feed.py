@@ -130,9 +130,11 @@ class Feed:
 
     async def page(self, cursor: str, *, limit: int = PAGE_EVENTS) -> Stretch:
         """Read what comes after a place from the store."""
+        # As it is before the look: what comes while that is under way may be behind both.
+        begin = self._begin
         tail = await self._store.tail(cursor or None, limit=limit)
         # Where nothing is left before the window, the window is next.
-        reached = tail.cursor if tail.events else max(tail.cursor, self._begin)
+        reached = tail.cursor if tail.events else max(tail.cursor, begin)
         return Stretch(events=await self._placed(tail), cursor=reached, trouble=_held_back(tail))
 
     async def _news(self, limit_seconds: float) -> None:

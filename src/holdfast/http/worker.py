@@ -212,7 +212,7 @@ async def claim_jobs(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
         owner=_own(ask, wanted.session),
         queues=_queues(ask, wanted.queues),
         limit=wanted.limit,
-        tenant=ask.caller.tenant,
+        tenant=ask.tenant,
         capabilities=frozenset(wanted.capabilities),
     )
     await house.attendance.note(request.owner)

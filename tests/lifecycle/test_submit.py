@@ -256,6 +256,7 @@ def test_bad_text_is_refused_by_the_name_of_its_field(name: str, value: Any) -> 
         ({"policy": Policy(lease=2**70)}, "lease must be under ten years"),
         ({"policy": "quick"}, "policy must be a Policy"),
         ({"needs": ["gpu"]}, "needs must be a frozenset"),
+        ({"needs": frozenset(map(str, range(101)))}, "needs has 101 names; the limit is 100"),
         ({"needs": frozenset({1})}, "a capability in needs"),
         ({"cpus": 0}, "cpus must be between"),
         ({"cpus": "2"}, "cpus must be a whole number"),

@@ -69,6 +69,11 @@ def check_body(text: bytes, what: str = "payload", *, limit: int = BODY_LIMIT) -
     return kept
 
 
+def has_twins(text: bytes) -> bool:
+    """Whether JSON text that can be read has the same key twice in one object."""
+    return _pairs(msgspec.json.encode(msgspec.json.decode(text))) != _pairs(text)
+
+
 def _pairs(text: bytes) -> int:
     return _STRING.sub(b"", text).count(b":")
 

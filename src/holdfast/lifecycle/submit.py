@@ -50,6 +50,9 @@ from holdfast.lifecycle.states import (
 )
 from holdfast.lifecycle.times import NOW, Time
 
+NEEDS_LIMIT = 100
+"""How many capabilities a job may ask for: every claim compares them with the worker's."""
+
 
 class Submission(Struct, frozen=True, kw_only=True):
     """What a submitter asks for. `id` is minted by the caller; `body` is checked JSON text."""
@@ -235,6 +238,8 @@ def _check(submission: Submission) -> None:
 def _check_needs(needs: frozenset[str]) -> None:
     if type(needs) is not frozenset:
         raise BadData(f"needs must be a frozenset of text, not {type(needs).__name__}")
+    if len(needs) > NEEDS_LIMIT:
+        raise BadData(f"needs has {len(needs):,} names; the limit is {NEEDS_LIMIT}")
     for need in needs:
         check_text(need, "a capability in needs", limit=200)
 

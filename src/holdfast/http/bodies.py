@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import UnsupportedMedia, ValidationError
-from holdfast.lifecycle.payload import DEPTH_LIMIT, has_twins
+from holdfast.lifecycle.payload import BODY_LIMIT, DEPTH_LIMIT, has_twins
 from holdfast.views import micros
 
 T = TypeVar("T")
@@ -29,7 +29,9 @@ def read_json(text: bytes, kind: type[T]) -> T:
     try:
         found: T = _decoder(kind).decode(text)
         # The decoder keeps the last of two equal keys; whoever stands between may read the first.
-        twins = has_twins(text)
+        # Of what is larger than any one job, this would take too much memory: there only bodies
+        # of jobs are looked at, one by one.
+        twins = len(text) <= BODY_LIMIT and has_twins(text)
     except RecursionError as error:
         raise ValidationError(f"the body is nested deeper than {DEPTH_LIMIT} levels") from error
     except msgspec.ValidationError as error:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from holdfast.flow.history import ReadEvent
 from holdfast.flow.why import Why
@@ -15,6 +15,7 @@ from holdfast.operations import BULK, Depth, Wanted
 from holdfast.views import Instant, JobView, LogView
 
 NOTHING = Raw(b"null")
+# By a factory where it is a default: the schemas of the OpenAPI document cannot tell it.
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -94,7 +95,7 @@ class Signalling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A signal."""
 
     name: str
-    payload: Raw = NOTHING
+    payload: Raw = field(default_factory=lambda: NOTHING)
     """Any JSON."""
 
 
@@ -114,9 +115,9 @@ class Result(Struct, frozen=True, kw_only=True):
     """The job that came to it: the last one, where the job was tried again as a new one."""
     task: str
     state: State
-    result: Raw = NOTHING
+    result: Raw = field(default_factory=lambda: NOTHING)
     error_code: str | None = None
-    error: Raw = NOTHING
+    error: Raw = field(default_factory=lambda: NOTHING)
     reason: str | None = None
     erased: bool = False
     job: JobView

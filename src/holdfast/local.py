@@ -287,6 +287,7 @@ class LocalOperations:
         result: Any = None,
         force: bool = False,
         request_id: str | None = None,
+        expected_rev: int | None = None,
     ) -> Job:
         """Say whether a step had its effect that a job asks about."""
         return await intervene.resolve(
@@ -298,6 +299,7 @@ class LocalOperations:
             result=result,
             force=force,
             request_id=request_id,
+            expected_rev=expected_rev,
         )
 
     async def why(self, job: Which) -> Why:
@@ -339,6 +341,7 @@ class LocalOperations:
         again: bool = False,
         reason: str | None = None,
         request_id: str | None = None,
+        expected_rev: int | None = None,
     ) -> Job:
         """Make a new job of a dead letter, once, and return it."""
         return await redriving.redrive(
@@ -349,10 +352,16 @@ class LocalOperations:
             again=again,
             reason=reason,
             request_id=request_id,
+            expected_rev=expected_rev,
         )
 
     async def discard(
-        self, job: Which, *, reason: str | None = None, request_id: str | None = None
+        self,
+        job: Which,
+        *,
+        reason: str | None = None,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
     ) -> Job:
         """Put an open letter away."""
         return await redriving.discard(
@@ -361,6 +370,7 @@ class LocalOperations:
             self._control,
             reason=reason,
             request_id=request_id,
+            expected_rev=expected_rev,
         )
 
     async def count_letters(self, letters: LetterFilter) -> int:

@@ -115,6 +115,7 @@ async def resolve(
     result: Any = None,
     force: bool = False,
     request_id: str | None = None,
+    expected_rev: int | None = None,
 ) -> Job:
     """Say whether a step had its effect that a job waits to be told of.
 
@@ -125,7 +126,9 @@ async def resolve(
     said = {"happened": True, "result": result} if happened else {"happened": False}
     body = encode_body(said, f"the result of step {step!r}")
     if force:
-        return await signal(store, id, actor, name, body, request_id=request_id)
+        return await signal(
+            store, id, actor, name, body, request_id=request_id, expected_rev=expected_rev
+        )
     command = c.SignalJob(actor=actor, name=name, body=body, request_id=request_id)
     for _ in range(RESOLVE_TRIES):
         job = (await store.get([id]))[0]
@@ -134,9 +137,11 @@ async def resolve(
                 return job
             raise _not_asked(job, step)
         try:
-            rev = None if job is None else job.rev
+            rev = expected_rev if job is None or expected_rev is not None else job.rev
             return await perform(store, id, command, expected_rev=rev, follow=c.Resume(actor=actor))
         except StaleRevision:
+            if expected_rev is not None:
+                raise
             continue  # it may have been told by somebody else, and then it is not for us
     raise Refused(f"job {id} changed {RESOLVE_TRIES} times meanwhile", job_id=str(id))
 

@@ -88,6 +88,7 @@ async def redrive(
     again: bool = False,
     reason: str | None = None,
     request_id: str | None = None,
+    expected_rev: int | None = None,
 ) -> Job:
     """Make a new job of a dead letter, once, and return it.
 
@@ -116,7 +117,7 @@ async def redrive(
         reason=reason,
         request_id=request_id,
     )
-    after = await perform(store, id, command)
+    after = await perform(store, id, command, expected_rev=expected_rev)
     redrives = _redrives(await past_of(store, after))
     mine = [one for one in redrives if one.facts.link == new.record.id]
     same = [one for one in redrives if request_id is not None and one.request_id == request_id]
@@ -131,13 +132,14 @@ async def discard(
     *,
     reason: str | None = None,
     request_id: str | None = None,
+    expected_rev: int | None = None,
 ) -> Job:
     """Put an open letter away; the job stays as it is. A redriven letter is settled already."""
     job = await read_job(store, id)
     if job.letter is None:
         raise no_letter(job)
     command = c.Discarded(actor=actor, reason=reason, request_id=request_id)
-    return await perform(store, id, command)
+    return await perform(store, id, command, expected_rev=expected_rev)
 
 
 async def redrive_all(

@@ -44,7 +44,7 @@ from holdfast.views import JobView
 
 SUBMIT_LIMIT = 1000
 """How many jobs one request may submit."""
-LIST_LOOK = 5000
+LIST_LOOK = 2000
 """How many jobs one list looks at, at most, where an index does not tell whether they fit."""
 WAIT_LIMIT_SECONDS = 60.0
 EXISTING = "Existing job returned (idempotent)"
@@ -226,6 +226,7 @@ async def resolve_step(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) ->
         result=said.result,
         force=said.force,
         request_id=ask.key,
+        expected_rev=ask.expected_rev,
     )
     return _job(record)
 

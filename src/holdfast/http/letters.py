@@ -113,7 +113,12 @@ async def redrive_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) 
     how = await ask.body(Redriving)
     wish = Wish(queue=how.queue, retries=how.retries, delay=_delay(how.delay_seconds))
     new = await ask.jobs.redrive(
-        job, wish=wish, again=how.again, reason=how.reason, request_id=ask.key
+        job,
+        wish=wish,
+        again=how.again,
+        reason=how.reason,
+        request_id=ask.key,
+        expected_rev=ask.expected_rev,
     )
     return answer(JobView.of(new))
 
@@ -122,7 +127,10 @@ async def redrive_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) 
 async def discard_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> Response:
     """Put an open letter away; the job stays as it is."""
     said = await ask.body(Discarding)
-    return answer(JobView.of(await ask.jobs.discard(job, reason=said.reason, request_id=ask.key)))
+    record = await ask.jobs.discard(
+        job, reason=said.reason, request_id=ask.key, expected_rev=ask.expected_rev
+    )
+    return answer(JobView.of(record))
 
 
 def _filter(wanted: LettersWanted) -> LetterFilter:

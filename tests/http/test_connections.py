@@ -22,6 +22,7 @@ from holdfast.http.limits import Limits
 from holdfast.http.rates import Rates
 from holdfast.http.scopes import LOCAL
 from holdfast.http.server import make_server
+from holdfast.telemetry.meters import DoorMeters
 from holdfast.wiring import Address, make_store
 from tests.support.waiting import wait_until
 
@@ -128,7 +129,7 @@ async def test_more_requests_than_may_be_under_way_are_told_to_come_again() -> N
             await go_on.wait()
         await Response()(scope, receive, send)
 
-    guard = Guard(slow, Limits(requests=1))
+    guard = Guard(slow, Limits(requests=1), DoorMeters())
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(guard), base_url="http://test"
     ) as http:

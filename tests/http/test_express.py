@@ -20,7 +20,7 @@ def test_only_routes_that_take_nothing_but_a_body_are_answered_directly() -> Non
     assert not any("{" in path or path.endswith("z") for _, path in places)
     assert not dict(direct(events.router))
     assert len(dict(direct(queues.router))) < len(queues.router.routes)
-    assert dict(direct(jobs.router))["POST", "/v1/jobs"][1] is jobs.submit_job
+    assert dict(direct(jobs.router))["POST", "/v1/jobs"][1].endpoint is jobs.submit_job
 
 
 @pytest.mark.parametrize("who", [None, "viewer@mine", "nobody", "submitter@mine"])

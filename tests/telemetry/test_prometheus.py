@@ -93,6 +93,7 @@ def meters() -> Meters:
     meters.fenced()
     meters.keeper.renewed(3)
     meters.keeper.failed()
+    meters.door.answered("/v1/jobs", 201, 0.004)
     meters.submitted("mail", "default", 4)
     for number, event in enumerate(EVENTS.values()):
         for _ in range(number + 1):

@@ -12,12 +12,10 @@ from typing import Any, TypeAlias
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 Place: TypeAlias = tuple[str, str]
 """A method and a path."""
-Endpoint: TypeAlias = Callable[[Any], Awaitable[Response]]
 LetIn: TypeAlias = Callable[[Request], Awaitable[Any]]
 
 
@@ -35,12 +33,14 @@ class Express:
         if found is None:
             await self._app(scope, receive, send)
             return
-        let_in, endpoint = found
-        response = await endpoint(await let_in(Request(scope, receive, send)))
+        let_in, route = found
+        # As the framework does, for whoever counts requests by their route.
+        scope["route"] = route
+        response = await route.endpoint(await let_in(Request(scope, receive, send)))
         await response(scope, receive, send)
 
 
-def direct(router: APIRouter) -> Iterator[tuple[Place, tuple[LetIn, Endpoint]]]:
+def direct(router: APIRouter) -> Iterator[tuple[Place, tuple[LetIn, APIRoute]]]:
     """Find routes that take nothing but `ask`."""
     for route in router.routes:
         if isinstance(route, APIRoute) and "{" not in route.path:
@@ -49,4 +49,4 @@ def direct(router: APIRouter) -> Iterator[tuple[Place, tuple[LetIn, Endpoint]]]:
             params = (needs.query_params, needs.header_params, needs.cookie_params)
             if alone and not any(params) and (let_in := needs.dependencies[0].call) is not None:
                 for method in route.methods or ():
-                    yield (method, route.path), (let_in, route.endpoint)
+                    yield (method, route.path), (let_in, route)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -66,6 +67,8 @@ class Gateway:
     async def run(self) -> None:
         """Serve until stopped; requests under way are answered, within the grace."""
         self._loop = asyncio.get_running_loop()
+        # Its beginning and its end are told by whoever runs it.
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         try:
             async with self._app.router.lifespan_context(self._app):
                 if not self._stopped:

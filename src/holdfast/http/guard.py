@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 
 from starlette.requests import Request
@@ -25,6 +26,7 @@ from holdfast.http.names import keep_slashes
 from holdfast.http.problems import problem_response
 from holdfast.identity import mint_request
 from holdfast.points import reach
+from holdfast.telemetry.meters import OTHER, DoorMeters
 
 log = logging.getLogger(__name__)
 REQUEST_ID = b"x-request-id"
@@ -35,11 +37,11 @@ SPARED = ("/healthz", "/readyz", "/metrics")
 class Guard:
     """Names each request, reads its body within bounds, and tells errors as problems."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, meters: DoorMeters) -> None:
         """Stand before `app`."""
         self._app = app
         self._limits = limits
-        self._under_way = 0
+        self._meters = meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let one request through."""
@@ -51,17 +53,18 @@ class Guard:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         request_id = _named(headers.get(REQUEST_ID))
         scope.setdefault("state", {})["request_id"] = request_id
-        begun = False
+        begun = 0
+        began_at = time.monotonic()
 
         async def told(message: Message) -> None:
             nonlocal begun
             if message["type"] == "http.response.start":
                 reach("http.answering")
-                begun = True
+                begun = message["status"]
                 message["headers"] = [*message["headers"], (REQUEST_ID, request_id.encode())]
             await send(message)
 
-        self._under_way += 1
+        self._meters.under_way += 1
         try:
             self._check_room(scope["path"])
             body = await self._read(headers, receive)
@@ -72,11 +75,12 @@ class Guard:
                 raise
             await problem_response(_ours(error, request_id), request_id)(scope, receive, told)
         finally:
-            self._under_way -= 1
+            self._meters.under_way -= 1
+            self._meters.answered(_route(scope), begun, time.monotonic() - began_at)
 
     def _check_room(self, path: str) -> None:
         """Refuse what would be too many at once; a server that is busy is alive all the same."""
-        if self._under_way > self._limits.requests and path not in SPARED:
+        if self._meters.under_way > self._limits.requests and path not in SPARED:
             raise Overloaded(f"{self._limits.requests:,} requests are under way already")
 
     async def _read(self, headers: Mapping[bytes, str], receive: Receive) -> bytes:
@@ -113,6 +117,11 @@ class Guard:
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"the limit of a body is {self._limits.body_bytes:,} bytes")
+
+
+def _route(scope: Scope) -> str:
+    """Tell which route was asked, by its pattern; what there is none for is one thing."""
+    return getattr(scope.get("route"), "path", None) or OTHER
 
 
 def request_id_of(request: Request) -> str:

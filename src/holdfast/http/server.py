@@ -108,7 +108,7 @@ def make_server(
     app.add_exception_handler(HTTPException, _no_route)
     # The last that is added stands first.
     app.add_middleware(Express, routers=ROUTERS)
-    app.add_middleware(Guard, limits=limits)
+    app.add_middleware(Guard, limits=limits, meters=meters.door)
     return app
 
 

@@ -99,6 +99,17 @@ def _pulses(meters: Meters, _: Depths) -> Iterator[Sample]:
             yield (pulse.name,), 0 if pulse.silent else 1
 
 
+def _requests(meters: Meters, _: Depths) -> list[Sample]:
+    return [
+        ((route, str(status)), count)
+        for (route, status), count in list(meters.door.answers.items())
+    ]
+
+
+def _request_times(meters: Meters, _: Depths) -> list[Sample]:
+    return [((route,), times) for route, times in list(meters.door.times.items())]
+
+
 def _depths(_: Meters, depths: Depths) -> list[Sample]:
     return [((queue, state.value), jobs) for (queue, state), jobs in depths.jobs.items()]
 
@@ -207,6 +218,23 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     _gauge("reconciler_last_sweep_age_seconds", "Time since the last sweep ended.", _sweep_age),
     _counter("cleaned", "Jobs cleaned once their term was over.", _plain("cleaned")),
+    _counter(
+        "http_requests",
+        "Requests by route and status; of status 0 those whose client went away unanswered.",
+        _requests,
+        ("route", "status"),
+    ),
+    _histogram(
+        "http_request_seconds",
+        "How long a request took; a stream or a long poll, as long as it was waited.",
+        _request_times,
+        ("route",),
+    ),
+    _gauge(
+        "http_requests_under_way",
+        "Requests that are being answered.",
+        lambda meters, _: [((), meters.door.under_way)],
+    ),
     _gauge("loop_lag_seconds", "How late the event loop wakes a sleeper.", _lag),
     _gauge("alive", "1 while a part of the worker shows life, else 0.", _pulses, ("part",)),
     _gauge("build_info", "1; its labels are the versions.", _build, ("version", "python")),

@@ -1,7 +1,8 @@
 """Meters: what a process counts about its own work, in plain numbers.
 
 No lock on the hot path: each number has one writer, the loop of the worker or, under
-`Meters.keeper`, the keeper's thread. A reader may see a number a moment late, never a wrong one.
+`Meters.keeper` and `Meters.door`, the thread of the keeper or of the server. A reader may see a
+number a moment late, never a wrong one.
 """
 
 from __future__ import annotations
@@ -135,13 +136,35 @@ class KeeperMeters:
         self.heartbeat_failures += 1
 
 
+class DoorMeters:
+    """What a server counts of its requests, on its own loop."""
+
+    __slots__ = ("answers", "times", "under_way")
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self.answers: dict[tuple[str, int], int] = {}
+        self.times: dict[str, Histogram] = {}
+        self.under_way = 0
+        """Requests that are being answered now; set by the server."""
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """Count an answer. `route` is one of ours: what a client asked for is not a label."""
+        self.answers[route, status] = self.answers.get((route, status), 0) + 1
+        times = self.times.get(route)
+        if times is None:
+            times = self.times[route] = Histogram(DURATIONS)
+        times.observe(seconds)
+
+
 class Meters:
-    """What one process counts. Called by the worker's loop, except for `keeper`."""
+    """What one process counts. Called by the worker's loop, except for `keeper` and `door`."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         """Start at zero."""
         self.clock = clock
         self.keeper = KeeperMeters()
+        self.door = DoorMeters()
         self.pulses: dict[str, Pulse] = {}
         self.in_flight = 0
         """Attempts that run now; set by the worker, like the two below."""

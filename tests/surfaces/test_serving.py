@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,7 +36,9 @@ async def block(begun: str, until: str) -> None:
         time.sleep(0.01)
 """
 LONG_SECONDS = 50
-"""How long a long poll asks for: longer than any test lasts."""
+"""How long a long poll asks for: longer than a server has to end."""
+CLAIM_SECONDS = 20
+STREAM = {"accept": "text/event-stream, application/json"}
 
 
 class Running:
@@ -142,34 +144,38 @@ def test_up_without_an_app_serves_and_sweeps(place: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("serve", "--url", "jobs.db"), ("up", "jobs_app:app")])
-def test_sigterm_ends_long_polls_and_answers_what_is_under_way(
-    place: Path, command: tuple[str, ...]
-) -> None:
+def test_sigterm_ends_whatever_waits_and_answers_it(place: Path, command: tuple[str, ...]) -> None:
+    """A long poll, a claim and a stream: none of them would end by itself within the grace."""
     assert typed(place, "migrate", "--url", "jobs.db").returncode == 0
-    with running(place, *command) as served:
-        wanted = {"task": "t", "delay": "1h"}
-        job = served.http.post("/v1/jobs", json=wanted).json()["job_id"]
-        answers: list[httpx.Response] = []
-        with httpx.Client(base_url=served.http.base_url, timeout=60) as other:
-            poll = threading.Thread(
-                target=lambda: answers.append(
-                    other.get(f"/v1/jobs/{job}/result", params={"wait": LONG_SECONDS})
-                )
-            )
-            poll.start()
-            wait_until(lambda: _connections(served) >= 2, "the poll to be there")
+    with running(place, *command, "--grace", "5") as served:
+        made = served.http.post("/v1/jobs", json={"task": "t", "delay": "1h"}).json()
+        hired = served.http.post("/v1/worker/sessions", json={"queues": ["other"]}).json()
+        claiming = {"session": hired["session"], "request_id": "1", "queues": ["other"]}
+        asks = (
+            ("GET", f"/v1/jobs/{made['job_id']}/result?wait={LONG_SECONDS}", None),
+            ("POST", "/v1/worker/claim", claiming | {"wait_seconds": CLAIM_SECONDS}),
+            ("GET", "/v1/events", None),
+        )
+        with (
+            httpx.Client(base_url=served.http.base_url, timeout=60, headers=STREAM) as other,
+            ThreadPoolExecutor() as threads,
+        ):
+            waiting = [threads.submit(other.request, *one[:2], json=one[2]) for one in asks]
+            wait_until(lambda: _under_way(served) > len(asks), "all to be under way")
             assert served.end() == 0
-            poll.join()
-        assert [one.status_code for one in answers] == [202]
+            polled, claimed, streamed = (one.result() for one in waiting)
+        assert polled.status_code == 202
+        assert claimed.json() == {"jobs": []}
+        assert streamed.headers["content-type"].startswith("text/event-stream")
 
 
-def _connections(served: Running) -> int:
-    """Count the connections that the server has."""
-    port = served.http.base_url.port
-    table = Path(f"/proc/{served.process.pid}/net/tcp").read_text().splitlines()[1:]
-    local = f"0100007F:{port:04X}"
-    established = "01"
-    return sum(line.split()[1] == local and line.split()[3] == established for line in table)
+def _under_way(served: Running) -> float:
+    """Count what the server answers now, this question among it."""
+    found = re.search(
+        r"^holdfast_http_requests_under_way (\S+)$", served.http.get("/metrics").text, re.M
+    )
+    assert found is not None
+    return float(found[1])
 
 
 def test_a_store_that_is_not_there_is_named(place: Path) -> None:

@@ -40,6 +40,7 @@ from holdfast.options import Backoff, check_fields, job_fields
 from holdfast.ports import LogLine, Page, Query, QueueStatus, SubmitRefused, WorkerStatus
 from holdfast.services.session import Session
 from holdfast.spans import Span, span_seconds
+from holdfast.stores.finding import narrowing
 from holdfast.tasks import Task
 from holdfast.telemetry.tracing import trace_id_of
 from holdfast.webhooks import MadeWebhook, WantedWebhook, WebhookDesk, WebhookList, WebhookView
@@ -169,10 +170,23 @@ class LocalOperations:
         if self._tenant is not None:
             query = replace(query, tenant=self._tenant_of(query.tenant))
         query = replace(query, queue=self.queue_of(query.queue))
+        if query.look is not None and not await self._looks_at_own(query):
+            query = replace(query, look=None)
         page = await self._store.find(query)
         if query.look and len(page.jobs) < query.limit and await self._are_all(query, page):
             return Page(page.jobs, None)
         return page
+
+    async def _looks_at_own(self, query: Query) -> bool:
+        """Whether a bounded look meets none but one's own jobs.
+
+        Where it ends would tell a tenant how many others have, and the id of one of them.
+        """
+        if self._tenant is None or narrowing(query) in ("tenant", "parent_id"):
+            return True
+        counts = [await self._store.counts(tenant) for tenant in (self._tenant, None)]
+        own, everybodys = (sum(one.jobs for one in found) for found in counts)
+        return own == everybodys
 
     async def _are_all(self, query: Query, page: Page) -> bool:
         """Whether the summaries know of no more: then nobody has to look on to find nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ from holdfast.http import jobs as routes
 from tests.http.test_jobs import submitted
 
 LOOK = 3
+TENANTS = ("default", "mine")
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +53,16 @@ async def test_all_of_a_queue_are_found_however_old(http: httpx.AsyncClient) -> 
         await submitted(http)
     assert await listed(http, queue="quiet") == ([old], None)
     assert await listed(http, queue="quiet", state="queued", task="other") == ([old], None)
+
+
+@pytest.mark.parametrize("filters", [{}, {"error_code": "handler_error"}, {"workflow_id": "w"}])
+async def test_a_tenants_list_tells_nothing_of_how_much_others_have(
+    call: Callable[[str | None], httpx.AsyncClient], filters: dict[str, str]
+) -> None:
+    everybody = call(None)
+    mine = [await submitted(everybody, tenant=tenant, workflow_id="w") for tenant in TENANTS]
+    for _ in range(2 * LOOK):
+        await submitted(everybody, tenant="theirs", workflow_id="w")
+    for tenant, job in zip(TENANTS, mine, strict=True):
+        found = [] if "error_code" in filters else [job["id"]]
+        assert await listed(call(f"viewer@{tenant}"), state="queued", **filters) == (found, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter
 from msgspec import Struct
@@ -62,7 +62,15 @@ async def is_ready(request: Request) -> Response:
     return answer(Health(status="ready", version=__version__))
 
 
-@router.get("/metrics", **documented())
+def exposed(described: dict[str, Any]) -> dict[str, Any]:
+    """Describe that a route answers as Prometheus wants it."""
+    text = {"schema": {"type": "string"}}
+    media = dict.fromkeys(("text/plain", "application/openmetrics-text"), text)
+    described["responses"][200] = {"description": "Done", "content": media}
+    return described
+
+
+@router.get("/metrics", **exposed(documented()))
 async def get_metrics(ask: Annotated[Ask, asking(Scope.METRICS)]) -> Response:
     """Read the numbers of this process and its store, as Prometheus wants them."""
     encode, media = choose_encoder(ask.request.headers.get("accept", ""))

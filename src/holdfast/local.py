@@ -46,6 +46,7 @@ from holdfast.telemetry.tracing import trace_id_of
 from holdfast.webhooks import MadeWebhook, WantedWebhook, WebhookDesk, WebhookList, WebhookView
 
 DEFAULT_TENANT = "default"
+_KEYS = ("workflow_id", "correlation_id", "error_code")
 _ASIDE = ("task", "args", "tenant", "parent", "traceparent", "deadline_at", "policy")
 """Of what is wanted, all that is no option of a submission."""
 
@@ -170,6 +171,7 @@ class LocalOperations:
         if self._tenant is not None:
             query = replace(query, tenant=self._tenant_of(query.tenant))
         query = replace(query, queue=self.queue_of(query.queue))
+        _check_filters(query, ("tenant", "queue", "task", *_KEYS))
         if query.look is not None and not await self._looks_at_own(query):
             query = replace(query, look=None)
         page = await self._store.find(query)
@@ -333,6 +335,7 @@ class LocalOperations:
 
     def _letters_of(self, letters: LetterFilter) -> LetterFilter:
         letters = replace(letters, queue=self.queue_of(letters.queue))
+        _check_filters(letters, ("tenant", "queue", "task", "error_code"))
         if self._tenant is None:
             return letters
         return replace(letters, tenant=self._tenant_of(letters.tenant))
@@ -548,6 +551,13 @@ def _narrowed(worker: WorkerStatus, own: frozenset[str]) -> WorkerStatus:
     """Tell of a worker what one can see anyway: its own queues, not what others run there."""
     queues = tuple(queue for queue in worker.queues if queue in own)
     return replace(worker, queues=queues, tasks=())
+
+
+def _check_filters(asked: Query | LetterFilter, names: Sequence[str]) -> None:
+    """Refuse texts that no job can have: not every store can be asked for them."""
+    for name in names:
+        if (value := getattr(asked, name)) is not None:
+            check_text(value, name, empty=True)
 
 
 def _text(value: str | None, what: str) -> str | None:

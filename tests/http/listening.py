@@ -78,8 +78,10 @@ class Listener:
 
     async def event(self) -> Block:
         """Wait for the next block that says something."""
-        while (block := await self.block()).data is None and not self.over:
-            pass
+        # One limit for all of it: what only keeps the connection alive is no event.
+        async with asyncio.timeout(LIMIT_SECONDS):
+            while (block := await self.block()).data is None and not self.over:
+                pass
         return block
 
     async def events(self, count: int) -> list[Any]:

@@ -176,7 +176,9 @@ async def test_whoever_heard_nothing_yet_misses_nothing(
     server: FastAPI, http: httpx.AsyncClient
 ) -> None:
     async with listening(server, "/v1/events") as listener:
-        await listener.placed()
+        connected, place = [await listener.block() for _ in range(2)]
+        assert connected.comment == "connected"
+        assert place.id is not None
     job = await submitted(http)
     async with listening(server, "/v1/events", last=listener.last_id) as listener:
         [event] = await listener.events(1)
@@ -285,7 +287,8 @@ async def test_there_are_so_many_streams_and_no_more(
     live(server).most_streams = 1
     async with listening(server, "/v1/events") as listener:
         await listener.placed()
-        refused = await http.get("/v1/events", headers={"accept": "text/event-stream"})
+        async with asyncio.timeout(20):
+            refused = await http.get("/v1/events", headers={"accept": "text/event-stream"})
         assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
         assert refused.headers["retry-after"] == "5"
     async with listening(server, "/v1/events") as listener:

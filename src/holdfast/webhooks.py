@@ -15,6 +15,7 @@ from hmac import new as hmac
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.errors import BadData, Forbidden, KeyConflict, NoSuchWebhook, ValidationError
 from holdfast.flow.tell import FOLLOWER
@@ -240,7 +241,7 @@ class WebhookDesk:
                 created_by=self._actor,
             )
         )
-        if (kept.tenant, kept.url) != (tenant, wanted.url) or kept.secret is None:
+        if not _is_same(kept, replace(wanted, tenant=tenant)) or kept.secret is None:
             raise KeyConflict(f"there was another webhook {kept.id!r} already")
         return MadeWebhook(secret=kept.secret, about=WebhookView.of(kept))
 
@@ -285,6 +286,13 @@ class WebhookDesk:
         if not self._covers(queue):
             mine = ", ".join(sorted(self._queues or ()))
             raise Forbidden(f"this token is for {mine}: name one of these as the webhook's queue")
+
+
+def _is_same(kept: Webhook, wanted: WantedWebhook) -> bool:
+    """Whether a webhook is what was asked for: the secret of another is not told."""
+    states = None if wanted.states is None else frozenset(wanted.states)
+    asked = (wanted.tenant, wanted.url, states, wanted.queue, wanted.task)
+    return (kept.tenant, kept.url, kept.states, kept.queue, kept.task) == asked
 
 
 def _is_id(text: str) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from holdfast.errors import BadData, NoSuchWebhook
+from holdfast.errors import BadData, KeyConflict, NoSuchWebhook
 from holdfast.lifecycle.states import State
 from holdfast.operations import Operations
 from holdfast.webhooks import WantedWebhook
@@ -37,3 +38,12 @@ async def test_webhooks_come_in_pages(mine: Operations) -> None:
 async def test_an_unfit_webhook_is_refused(mine: Operations) -> None:
     with pytest.raises(BadData, match="http:// or https://"):
         await mine.add_webhook(WantedWebhook(url="gopher://a/"))
+
+
+async def test_the_secret_of_another_webhook_of_the_same_id_is_not_told(mine: Operations) -> None:
+    wanted = WantedWebhook(url="https://hooks.example/", id="one", queue="a")
+    made = await mine.add_webhook(wanted)
+    assert (await mine.add_webhook(wanted)).secret == made.secret
+    for other in (replace(wanted, queue="b"), replace(wanted, states=[State.FAILED])):
+        with pytest.raises(KeyConflict):
+            await mine.add_webhook(other)

@@ -229,6 +229,15 @@ async def test_a_job_is_kept_while_what_undoes_it_is_not_done(either_store: Stor
     assert await retention(either_store, job) == [Retention.CLEANED]
 
 
+async def test_a_job_is_kept_while_what_undoes_it_may_be_redriven(either_store: Store) -> None:
+    job = await job_in(either_store, State.FAILED, body=b'{"n":1}')
+    await job_in(either_store, State.DEAD_LETTERED, parent_id=job.id, link_kind=Link.COMPENSATION)
+    await cleaned(either_store, Terms(succeeded=0, unsuccessful=0, open_letters=None))
+
+    assert await retention(either_store, job) == [Retention.LIVE]
+    assert await bodies(either_store, job) > 0
+
+
 async def test_a_long_ledger_is_gone_through_a_stretch_at_a_time(either_store: Store) -> None:
     jobs = [await job_in(either_store, State.SUCCEEDED) for _ in range(5)]
     after, looks = None, []

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 
 from holdfast.errors import SchemaMismatch
-from holdfast.lifecycle.states import Coded, EventType, KeyKind, Link, Retention, State
+from holdfast.lifecycle.states import Coded, EventType, KeyKind, Letter, Link, Retention, State
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
 from holdfast.stores.law import FRAGMENTS
 
@@ -47,6 +47,7 @@ _WORDS: dict[str, type[Coded]] = {
     "retention": Retention,
     "key": KeyKind,
     "link": Link,
+    "letter": Letter,
 }
 
 

@@ -636,11 +636,13 @@ UPDATE cursors SET cursor = $3 WHERE name = $1 AND cursor = $2 RETURNING name
 SELECT id FROM jobs WHERE id > $1 ORDER BY id LIMIT 1 OFFSET $2::bigint - 1
 
 -- name: aged
--- Jobs between two ids that ended long ago, are not cleaned, and to which no live job is linked.
+-- Jobs between two ids that ended long ago, are not cleaned, and to which no live job is linked, nor
+-- one that undoes it and may be redriven: that asks for the whole story.
 SELECT {{columns.jobs.j}} FROM jobs AS j
 WHERE j.id > $1 AND j.id <= $2 AND j.finished_at <= $3 AND j.retention <> {{retention.cleaned}}
     AND NOT EXISTS (
-        SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id AND c.finished_at IS NULL OFFSET 0)
+        SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id AND (c.finished_at IS NULL
+            OR c.link_kind = {{link.compensation}} AND c.letter = {{letter.open}}) OFFSET 0)
 ORDER BY j.id
 
 -- name: keep_logs

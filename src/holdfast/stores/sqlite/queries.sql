@@ -478,11 +478,14 @@ UPDATE cursors SET cursor = ?3 WHERE name = ?1 AND cursor = ?2
 SELECT id FROM jobs WHERE id > ? ORDER BY id LIMIT 1 OFFSET ? - 1
 
 -- name: aged
--- Jobs between two ids that ended long ago, are not cleaned, and to which no live job is linked.
+-- Jobs between two ids that ended long ago, are not cleaned, and to which no live job is linked, nor
+-- one that undoes it and may be redriven: that asks for the whole story.
 -- The + keeps the planner from looking for them by anything but their id.
 SELECT {{columns.jobs.j}} FROM jobs AS j
 WHERE j.id > ? AND j.id <= ? AND j.finished_at <= ? AND j.retention <> {{retention.cleaned}}
-    AND NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id AND +c.finished_at IS NULL)
+    AND NOT EXISTS (
+        SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id AND (+c.finished_at IS NULL
+            OR +c.link_kind = {{link.compensation}} AND +c.letter = {{letter.open}}))
 ORDER BY j.id
 
 -- name: keep_logs

@@ -36,6 +36,10 @@ TABLES = {
     "queues": "SELECT * FROM queues",
     "queue_events": "SELECT * FROM queue_events",
     "workers": "SELECT * FROM workers",
+    "logs": "SELECT * FROM logs",
+    "tokens": "SELECT * FROM tokens",
+    "webhooks": "SELECT * FROM webhooks",
+    "cursors": "SELECT * FROM cursors",
     "meta": "SELECT * FROM meta WHERE key <> 'sealing_log' ORDER BY key",
 }
 STILL = (

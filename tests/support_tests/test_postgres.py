@@ -38,6 +38,7 @@ async def test_an_immediate_restart_cuts_clients_off_and_keeps_what_was_committe
 async def test_killed_backends_are_those_of_the_named_database(
     postgres_cluster: PostgresCluster, postgres_url: str
 ) -> None:
+    postgres_cluster.kill_backends()  # what earlier tests have let go of may still be ending
     stranger = await asyncpg.connect(postgres_cluster.url())
     mine = await asyncpg.connect(postgres_url)
     assert postgres_cluster.kill_backends(postgres_url) == 1

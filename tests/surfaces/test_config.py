@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from holdfast.cli.completing import NAME, VARIABLE
 from holdfast.cli.main import app
 from holdfast.config import shown, variable
+from tests.surfaces.commands import HOSTILE, assert_harmless
 
 RUNNING = ("up", "serve", "worker", "reconcile")
 """The commands that keep running, whose every option is a setting."""
@@ -59,6 +60,13 @@ def test_a_file_elsewhere_is_named_by_flag_or_environment(here: Path) -> None:
     assert settings(HOLDFAST_CONFIG=str(other))["port"] == ("1002", str(other))
     done = call("--config", str(other), "config")
     assert "1002" in done.stdout
+
+
+def test_a_file_of_a_hostile_name_does_not_reach_the_terminal(here: Path) -> None:
+    (here / HOSTILE).write_text("port = 1002")
+    done = call("--config", HOSTILE, "config")
+    assert done.exit_code == 0, done.output
+    assert_harmless(done.stdout)
 
 
 def test_what_the_file_says_reaches_the_commands(here: Path) -> None:

@@ -120,14 +120,17 @@ def test_a_file_on_another_machine_is_known_by_its_mount(tmp_path: Path) -> None
 
 def test_work_that_nobody_does_is_told_with_its_queue(url: str) -> None:
     jobs = Holdfast(url)
-    for queue in ("mail", HOSTILE):
+    for queue in ("mail", "a b; reboot", HOSTILE):
         jobs.named("t").options(queue=queue).submit_sync()
     jobs.close_sync()
-    assert call("queues", "pause", "other", "--url", url).exit_code == 0
+    for queue in ("other", "$(reboot)"):
+        assert call("queues", "pause", queue, "--url", url).exit_code == 0
     text = call("doctor", "--url", url).stdout
     assert "no live worker serves 'mail'; 1 jobs wait in it" in text
     assert "--queues mail" in text
     assert "'other' was paused" in text
+    assert "--queues 'a b; reboot'`" in text
+    assert "resume '$(reboot)'`" in text
     assert not any(mark in text for mark in "\x1b\x07\x9b\u202e\r")
 
 

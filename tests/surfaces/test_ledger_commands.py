@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -12,11 +13,13 @@ from typer.testing import CliRunner, Result
 
 from holdfast.cli.main import app
 from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS, STORE_FAILED
+from holdfast.flow.verify import Problem, Report
 from holdfast.identity import mint_id
 from holdfast.lifecycle.job import Actor, JobId
 from holdfast.lifecycle.states import Role
 from holdfast.lifecycle.submit import Submission, submit
 from holdfast.wiring import opened, read_address
+from tests.surfaces.commands import HOSTILE, assert_harmless
 
 
 def run(*words: str) -> Result:
@@ -72,6 +75,19 @@ def test_verify_answers_a_script_in_json(filled: tuple[str, list[JobId]]) -> Non
     answer = json.loads(outcome.stdout)
     assert (answer["jobs"], answer["events"]) == (3, 3)
     assert [one["job"] for one in answer["problems"]] == [str(ids[0])]
+
+
+def test_a_hostile_problem_does_not_reach_the_terminal(
+    filled: tuple[str, list[JobId]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def found(store: object, *, on_problem: Any, progress: object) -> Report:
+        on_problem(Problem(None, f"an event cannot be read: {HOSTILE}"))
+        return Report(problems=1)
+
+    monkeypatch.setattr("holdfast.cli.ledger.verify_store", found)
+    outcome = run("verify", "--url", filled[0])
+    assert outcome.exit_code == FOUND_PROBLEMS
+    assert_harmless(outcome.stderr)
 
 
 @pytest.mark.req("E7")

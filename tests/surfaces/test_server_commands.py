@@ -124,6 +124,8 @@ def test_errors_of_a_server_have_the_exit_codes_of_a_store(both: tuple[str, str]
     assert run(url, "submit", "mail", "--delay", "soon").exit_code == BAD_INPUT
     assert run(url, "dlq", "redrive", "nix").exit_code == FOUND_PROBLEMS
     assert run(url, "verify").exit_code == BAD_INPUT
+    inside = run(url, "webhook", "add", "https://127.0.0.1/")
+    assert (inside.exit_code, "address_blocked" in inside.output) == (BAD_INPUT, True)
 
 
 def test_a_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

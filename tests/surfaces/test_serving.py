@@ -185,6 +185,14 @@ def test_a_store_that_is_not_there_is_named(place: Path) -> None:
     assert not (place / "typo.db").exists()
 
 
+@pytest.mark.parametrize("command", ["serve", "up"])
+def test_an_address_that_names_no_store_is_told_in_one_line(place: Path, command: str) -> None:
+    done = typed(place, command, "jobs_app:app", "--url", "nix://x")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error bad_address: ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_an_address_that_is_taken_is_named(place: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = typed(place, "up", "--port", str(taken.getsockname()[1]))

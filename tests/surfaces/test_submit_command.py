@@ -11,6 +11,8 @@ from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS, REFUSED
 from holdfast.wiring import migrate, read_address
 from tests.surfaces.commands import HOSTILE, answered, assert_harmless, run
 
+UUID_4 = "1b4e28ba-2fa1-4d2b-883f-0016d3cca427"
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> str:
@@ -38,9 +40,10 @@ def test_every_option_reaches_the_job(place: str) -> None:
     line = (
         'submit t --args {"a":[1]} b=2 --priority batch --needs gpu,disk --run-at 2030-01-01T10:00 '
         "--deadline 5000d --retries 2 --timeout 5m --request-id r --dedupe-key k --unique-live "
+        f"--client-job-id {UUID_4} "
         "--parent p --correlation c --label x=y --label z= --tenant default --job-id j"
     )
-    answered(place, *line.split())
+    made = answered(place, *line.split())
     shown = answered(place, "show", "j")
     job, first = shown["job"], shown["events"][0]
     assert first["payload"] == {"a": [1], "b": "2"}
@@ -50,6 +53,8 @@ def test_every_option_reaches_the_job(place: str) -> None:
     assert (first["request_id"], first["correlation_id"]) == ("r", "c")
     assert job["parent_id"] == answered(place, "show", "p")["job"]["id"]
     assert job["deadline_at"] is not None
+    again = answered(place, "submit", "t", "a=other", "--client-job-id", UUID_4)
+    assert (again["id"], again["created"]) == (made["id"], False)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +74,7 @@ def test_every_option_reaches_the_job(place: str) -> None:
         "submit t --unique-live",
         "submit t --delay 1h --run-at 2030-01-01",
         "submit t --wait soon",
+        "submit t --client-job-id 7",
     ],
 )
 def test_a_bad_line_is_refused(place: str, line: str) -> None:

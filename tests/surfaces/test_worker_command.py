@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -11,12 +12,16 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from holdfast.app import Holdfast
+from holdfast.cli.worker import end_with
 from holdfast.lifecycle.states import State
 from tests.support.waiting import wait_until
+from tests.surfaces.commands import HOSTILE, assert_harmless
 
 APP = """
 import os, threading, time
@@ -177,6 +182,27 @@ def test_an_app_that_is_not_there_is_told_in_one_line(place: Path, app: str, sai
         assert process.wait(30) == 2
         assert process.stderr is not None
         assert said in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("--url", "nix://x"), "bad_address"), (("--queues", "q" * 201), "bad_data")],
+)
+def test_bad_input_is_told_in_one_line(place: Path, words: tuple[str, ...], code: str) -> None:
+    with worker(place, *words) as process:
+        assert process.wait(30) == 2
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert said.startswith(f"error {code}: ")
+    assert said.count("\n") == 1
+
+
+def test_a_hostile_failure_does_not_reach_the_terminal(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed: Any = SimpleNamespace(failed=RuntimeError(HOSTILE), left_running=False)
+    asyncio.run(end_with(jobs_app(place), failed, 1))
+    assert_harmless(capsys.readouterr().err)
 
 
 def test_a_worker_whose_store_is_away_waits_for_it_and_can_be_stopped(place: Path) -> None:

@@ -81,7 +81,10 @@ def show_config(
     say_table(
         out,
         ("setting", "value", "from"),
-        [(one.name, plain("–" if one.value is None else one.value), one.source) for one in values],
+        [
+            (one.name, plain("–" if one.value is None else one.value), plain(one.source))
+            for one in values
+        ],
     )
 
 

@@ -20,6 +20,7 @@ from holdfast.cli.running import (
     run,
     with_store,
 )
+from holdfast.cli.showing import plain, say
 from holdfast.flow.rebuild import Rebuilt
 from holdfast.flow.rebuild import rebuild as rebuild_store
 from holdfast.flow.verify import Problem, Report
@@ -50,11 +51,11 @@ def migrate(
     """Bring the store's schema up to date. Safe to repeat, and to stop in between."""
     address = address_of(url)
 
-    def say(number: int, name: str) -> None:
+    def tell(number: int, name: str) -> None:
         if not as_json:
             out.print(f"applying {number:04} {name}", markup=False)
 
-    applied = run(wiring.migrate(address, progress=say, beside_others=beside_others))
+    applied = run(wiring.migrate(address, progress=tell, beside_others=beside_others))
     if as_json:
         print_json({"applied": applied})
     else:
@@ -77,7 +78,7 @@ def verify(
             problems.append(problem)
         else:
             whose = "ledger" if problem.id is None else f"job {problem.id}"
-            err.print(f"{whose}: {problem.text}", markup=False, soft_wrap=True)
+            say(err, f"{whose}: {plain(problem.text)}")
 
     async def work(store: Store) -> Report:
         with counting("verifying", await store.size(), quiet=quiet or as_json) as progress:

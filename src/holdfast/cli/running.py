@@ -26,12 +26,14 @@ from rich.progress import (
 from holdfast.cli.asking import operator
 from holdfast.cli.showing import plain, say
 from holdfast.errors import (
+    AddressBlocked,
     BadAddress,
     BadConfig,
     BadData,
     Forbidden,
     HoldfastError,
     NoSuchStore,
+    NoSuchTask,
     Overloaded,
     RateLimited,
     Refused,
@@ -100,7 +102,7 @@ def telling() -> Iterator[None]:
 def exit_code(error: HoldfastError) -> int:
     """Tell a script what kind of failure it was."""
     match error:
-        case BadAddress() | BadConfig() | BadData():
+        case BadAddress() | BadConfig() | BadData() | AddressBlocked() | NoSuchTask():
             return BAD_INPUT
         case Refused() | Unauthorized() | Forbidden():
             return REFUSED

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,6 +43,7 @@ from holdfast.cli.showing import plain, say
 from holdfast.config import shown
 from holdfast.flow.clean import FOREVER, Cleaned
 from holdfast.flow.recover import Swept
+from holdfast.lifecycle.job import JobId
 from holdfast.logs import LogFormat, configure_logging
 from holdfast.ports import Store
 from holdfast.services.reconciler import TICK_SECONDS
@@ -78,7 +80,6 @@ def reconcile(
 
     Any number of these may run, beside those inside workers. SIGTERM ends it after its sweep.
     """
-    saying = Saying(as_json=as_json)
     with telling():
         keeping = Housekeeping(
             tick_seconds=tick,
@@ -86,10 +87,11 @@ def reconcile(
             clean=clean,
             mail=_mail(url, webhooks_allow) if webhooks else None,
         )
-    if once:
-        run(with_store(url, lambda store: _once(keeping, store, saying)))
-        return
     configure_logging(log_format, log_level)
+    if once:
+        run(with_store(url, lambda store: _once(keeping, store, as_json=as_json)))
+        return
+    saying = Saying(as_json=as_json)
 
     async def work(store: Store) -> None:
         meters = Meters()
@@ -134,8 +136,39 @@ class Saying:
             out.print(f"{report.cleaned} cleaned, {report.beats} heartbeats dropped")
 
 
-async def _once(keeping: Housekeeping, store: Store, saying: Saying) -> None:
-    failed = await keeping.once(store, saying)
+class Sum:
+    """Adds up what was done, for a script that is told once."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._written: Counter[str] = Counter()
+        self._lost = 0
+        self._removed: Counter[str] = Counter(cleaned=0, erased=0, heartbeats=0)
+
+    def swept(self, report: Swept) -> None:
+        """Add what a sweep wrote."""
+        self._written.update({kind.value: count for kind, count in report.written.items()})
+        self._lost += report.lost
+
+    def cleaned(self, report: Cleaned) -> None:
+        """Add what a look of the janitor removed."""
+        self._removed.update(cleaned=report.cleaned, erased=report.erased, heartbeats=report.beats)
+
+    def told(self, failed: Mapping[JobId, str]) -> dict[str, Any]:
+        """Tell it all, with the jobs that could not be judged."""
+        return {
+            "written": dict(self._written),
+            "lost": self._lost,
+            **self._removed,
+            "failed": {str(id_): problem for id_, problem in failed.items()},
+        }
+
+
+async def _once(keeping: Housekeeping, store: Store, *, as_json: bool) -> None:
+    summed = Sum()
+    failed = await keeping.once(store, summed if as_json else Saying(as_json=False))
+    if as_json:
+        print_json(summed.told(failed))
     if failed:
         raise typer.Exit(FOUND_PROBLEMS)
 

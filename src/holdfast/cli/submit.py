@@ -58,6 +58,13 @@ Deadline = Annotated[str | None, typer.Option("--deadline", help="Ended at the l
 Retries = Annotated[int | None, typer.Option("--retries", min=0, help="How often it is retried.")]
 Timeout = Annotated[str | None, typer.Option("--timeout", help="How long one try may take: 5m.")]
 JobIdOption = Annotated[str | None, typer.Option("--job-id", help="Its id, chosen by you.")]
+ClientJobId = Annotated[
+    str | None,
+    typer.Option(
+        "--client-job-id",
+        help="A UUID of version 4, made by you: the same one again is one job.",
+    ),
+]
 RequestId = Annotated[
     str | None, typer.Option("--request-id", help="For scripts: the same one again is one job.")
 ]
@@ -98,6 +105,7 @@ def submit_job(
     retries: Retries = None,
     timeout: Timeout = None,
     job_id: JobIdOption = None,
+    client_job_id: ClientJobId = None,
     request_id: RequestId = None,
     dedupe_key: DedupeKey = None,
     unique: Unique = False,
@@ -123,6 +131,7 @@ def submit_job(
             retries=retries,
             timeout=timeout,
             job_id=job_id,
+            client_job_id=client_job_id,
             request_id=request_id,
             dedupe_key=dedupe_key,
             unique="live" if unique else None,

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from holdfast.app import Holdfast
-from holdfast.cli.running import FOUND_PROBLEMS, err, on_signals, run
+from holdfast.cli.running import FOUND_PROBLEMS, err, on_signals, run, telling
 from holdfast.cli.settings import (
     HOST,
     App,
@@ -31,6 +31,7 @@ from holdfast.cli.settings import (
     setting,
     words,
 )
+from holdfast.cli.showing import plain
 from holdfast.errors import HoldfastError
 from holdfast.logs import LogFormat, configure_logging
 from holdfast.services.crew import MEMBER, Crew, watch_lifeline
@@ -73,15 +74,16 @@ def worker(
         configure_logging(log_format, log_level)
         raise typer.Exit(run(_lead(processes)))
     loaded = load_app(app, url)
-    made = loaded.worker(
-        queues=words(queues),
-        concurrency=concurrency,
-        capabilities=words(capabilities),
-        grace=grace,
-        poll=poll,
-        reconcile=reconcile,
-        exits=True,
-    )
+    with telling():
+        made = loaded.worker(
+            queues=words(queues),
+            concurrency=concurrency,
+            capabilities=words(capabilities),
+            grace=grace,
+            poll=poll,
+            reconcile=reconcile,
+            exits=True,
+        )
     configure_logging(log_format, log_level, worker=made.name)
     err.print(f"worker {made.name} serves {queues} of {loaded!r}", markup=False)
     metrics = None if metrics_port is None else (metrics_host, _own_port(metrics_port))
@@ -108,7 +110,8 @@ async def _serve(app: Holdfast, made: Worker, metrics: tuple[str, int] | None) -
 async def end_with(app: Holdfast, made: Worker, code: int) -> None:
     """Let go of the app; leaves the process at once if something of the worker runs on."""
     if made.failed is not None:
-        err.print(f"error: {made.failed}", style="red", markup=False)
+        told = f"error: {plain(made.failed)}"
+        err.print(told, style="red", markup=False, emoji=False, soft_wrap=True)
     closing = asyncio.create_task(app.close())
     await asyncio.wait([closing], timeout=LET_GO_SECONDS)
     if code == NOT_BEGUN or made.left_running or not closing.done():
@@ -191,5 +194,6 @@ def load_app(reference: str, url: str | None = None) -> Holdfast:
             f"{module_name} has no Holdfast app named {name!r}", param_hint="MODULE:APP"
         )
     if url is not None:
-        app.use(url)
+        with telling():
+            app.use(url)
     return app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from shlex import quote
 
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
@@ -60,7 +61,7 @@ def _queues(depths: Sequence[Depth], live: Sequence[WorkerStatus]) -> Iterator[F
         waiting = sum(depth.jobs.get(state, 0) for state in FOR_A_WORKER)
         if depth.paused_at is not None:
             text = f"{depth.queue!r} was paused by {depth.paused_by}; {waiting:,} jobs wait in it"
-            yield warning("queues", text, f"run `holdfast queues resume {depth.queue}`")
+            yield warning("queues", text, f"run `holdfast queues resume {quote(depth.queue)}`")
         elif waiting and depth.queue not in served:
             text = f"no live worker serves {depth.queue!r}; {waiting:,} jobs wait in it"
-            yield warning("queues", text, f"run a worker with `--queues {depth.queue}`")
+            yield warning("queues", text, f"run a worker with `--queues {quote(depth.queue)}`")

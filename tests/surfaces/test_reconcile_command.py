@@ -1,0 +1,61 @@
+"""`holdfast reconcile --once`, as a script uses it; the loop is tested beside its service."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.running import FOUND_PROBLEMS
+from holdfast.lifecycle.states import State
+from holdfast.ports import Store
+from holdfast.testing.acts import job_in
+from tests.flow.test_recover import lost_run
+from tests.surfaces.commands import answered, on, run
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    """Where a store is made."""
+    return str(tmp_path / "jobs.db")
+
+
+async def _due(store: Store) -> None:
+    """Something to sweep, and something to clean."""
+    await lost_run(store)
+    await job_in(store, State.SUCCEEDED)
+
+
+def test_a_script_is_told_all_in_one_object(place: str) -> None:
+    on(place, _due)
+    told = answered(place, "reconcile", "--once", "--keep", "0s")
+    assert (told["written"], told["lost"]) == ({"job_stalled": 1}, 0)
+    assert (told["cleaned"], told["failed"]) == (1, {})
+
+
+def test_a_script_is_told_that_nothing_was_done(place: str) -> None:
+    on(place, _idle)
+    told = answered(place, "reconcile", "--once")
+    nothing = {"lost": 0, "cleaned": 0, "erased": 0, "heartbeats": 0, "failed": {}}
+    assert told == {"written": {}, **nothing}
+
+
+async def _idle(store: Store) -> None:
+    """A job that nothing is due for."""
+    await job_in(store, State.QUEUED)
+
+
+def test_a_job_that_cannot_be_judged_is_named_and_logged_as_was_asked(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("poison")
+
+    poison = on(place, lost_run)
+    monkeypatch.setattr("holdfast.flow.recover.remedy", broken)
+    outcome = run(place, "reconcile", "--once", "--json", "--log-format", "json")
+    assert outcome.exit_code == FOUND_PROBLEMS, outcome.output
+    assert "poison" in json.loads(outcome.stdout)["failed"][str(poison.id)]
+    [line] = [json.loads(line) for line in outcome.stderr.splitlines()]
+    assert (line["level"], str(poison.id) in line["message"]) == ("ERROR", True)

@@ -140,6 +140,37 @@ async def test_the_feed_tells_a_tenant_of_its_own_jobs_alone(server: FastAPI, ca
     assert refused.status_code == 422
 
 
+@pytest.mark.parametrize("look_seconds", [5.0, 0.0], ids=["as it is", "no time to look"])
+@pytest.mark.parametrize("by", ["tenant", "queue"])
+async def test_pages_of_the_feed_do_not_count_what_others_did(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, by: str, look_seconds: float
+) -> None:
+    monkeypatch.setattr(feeding, "PAGE_EVENTS", 2)
+    monkeypatch.setattr(feeding, "LOOK_SECONDS", look_seconds)
+    for whose in ("theirs", "theirs", "theirs", "mine", "mine", "theirs", "theirs", "mine"):
+        await submitted(http, **{by: whose})
+    told: list[list[str]] = []
+    after = "start"
+
+    async def read_on() -> None:
+        nonlocal after
+        query: dict[str, Any] = {by: "mine", "after": after, "limit": 1}
+        page = (await http.get("/v1/events", params=query)).json()
+        told.append([event[by] for event in page["events"]])
+        after = page["next"]
+
+    for _ in range(8):
+        await read_on()
+    if look_seconds:
+        assert told == [["mine"]] * 3 + [[]] * 5
+    else:
+        assert told.count(["mine"]) == 3, "it goes on from where it had to leave off"
+    for whose in ("theirs", "mine"):
+        await submitted(http, **{by: whose})
+    await read_on()
+    assert told[-1] == ["mine"]
+
+
 async def test_the_feed_is_narrowed(server: FastAPI, http: httpx.AsyncClient) -> None:
     kinds = ["signal_received"]
     wish: dict[str, Any] = {"queue": "q1", "task": "other", "tenant": "t", "type": kinds}

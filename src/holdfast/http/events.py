@@ -86,9 +86,9 @@ async def get_events(  # noqa: PLR0917  what a query string may say
     if streaming:
         live.admit()
         return _stream(ask, live.of_all(wish, cursor, epoch))
-    stretch = await live.feed.page(cursor, limit=limit)
-    wanted = [one.event for one in stretch.events if wish.covers(one.event)]
-    return answer(FeedPage(events=wanted, next=epoch.seal(stretch.cursor)))
+    stretch = await live.feed.wanted(wish, cursor, limit=limit)
+    events = [one.event for one in stretch.events]
+    return answer(FeedPage(events=events, next=epoch.seal(stretch.cursor)))
 
 
 async def _job_page(ask: Ask, job: str, after: int, limit: int) -> JobEvents:

@@ -31,6 +31,8 @@ KNOWN_JOBS = 50_000
 """Of how many jobs the feed remembers whose they are."""
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.02, 0.25
 """Between two looks at the tail: while events come, and when none have come for a while."""
+LOOK_SECONDS = 5.0
+"""How long one page of the feed looks for events that are wanted."""
 AWAY_SECONDS = 1.0
 """Until the next look, when the database did not answer."""
 
@@ -66,6 +68,8 @@ class Stretch(Struct, frozen=True, kw_only=True):
 
     events: Sequence[Placed]
     cursor: str
+    more: bool = False
+    """There may be more in the store."""
     trouble: str | None = None
     """Why nothing newer can be told at present."""
 
@@ -135,7 +139,31 @@ class Feed:
         tail = await self._store.tail(cursor or None, limit=limit)
         # Where nothing is left before the window, the window is next.
         reached = tail.cursor if tail.events else max(tail.cursor, begin)
-        return Stretch(events=await self._placed(tail), cursor=reached, trouble=_held_back(tail))
+        return Stretch(
+            events=await self._placed(tail),
+            cursor=reached,
+            more=len(tail.events) == limit,
+            trouble=_held_back(tail),
+        )
+
+    async def wanted(self, wish: Wish, cursor: str, *, limit: int) -> Stretch:
+        """Read on in the store until there are so many wanted events, no more, or it takes long.
+
+        What others did is passed over here: whoever had to ask for page after page without an
+        event of their own could count it.
+        """
+        now = asyncio.get_running_loop().time
+        until = now() + LOOK_SECONDS
+        size = limit if wish == Wish() else max(limit, PAGE_EVENTS)
+        found: list[Placed] = []
+        while True:
+            stretch = await self.page(cursor, limit=size)
+            found += [one for one in stretch.events if wish.covers(one.event)]
+            cursor = stretch.cursor
+            if len(found) >= limit:
+                return Stretch(events=found[:limit], cursor=found[limit - 1].cursor)
+            if not stretch.more or now() >= until:
+                return Stretch(events=found, cursor=cursor)
 
     async def _news(self, limit_seconds: float) -> None:
         with suppress(TimeoutError):

@@ -292,7 +292,7 @@ class NewWebhook(Struct, frozen=True, kw_only=True):
     """A webhook to be kept: whom to tell of the ends of which jobs."""
 
     id: str
-    """Later webhooks have higher ids."""
+    """Later webhooks have higher ids. Another tenant may have the same."""
     tenant: str
     url: str
     secret: str
@@ -321,6 +321,11 @@ class Webhook(Struct, frozen=True, kw_only=True):
     created_by: str
     removed_at: int | None
     removed_by: str | None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Which one it is: an id is a tenant's own."""
+        return self.id, self.tenant
 
     def tells(self, job: Job) -> bool:
         """Whether it is told of a job's end."""
@@ -529,17 +534,21 @@ class Store(Protocol):
         """End a token for ever; the first who did stays its revoker. None if there is none."""
 
     async def add_webhook(self, hook: NewWebhook) -> Webhook:
-        """Keep a webhook. One whose id is there already stays as it is, and is returned."""
+        """Keep a webhook. One whose id its tenant has already stays as it is, and is returned."""
 
-    async def look_up_webhook(self, id: str) -> Webhook | None:
-        """Read a webhook by id, a removed one too."""
+    async def look_up_webhooks(self, id: str, *, tenant: str | None = None) -> list[Webhook]:
+        """Read webhooks by id, removed ones too: a tenant's, or each tenant's."""
 
     async def webhooks(
-        self, *, tenant: str | None = None, before: str | None = None, limit: int = 100
+        self,
+        *,
+        tenant: str | None = None,
+        before: tuple[str, str] | None = None,
+        limit: int = 100,
     ) -> list[Webhook]:
-        """List webhooks that are not removed, newest first, after an id: a tenant's, or all."""
+        """List webhooks that are not removed, newest first, after a key: a tenant's, or all."""
 
-    async def remove_webhook(self, id: str, *, actor: str) -> Webhook | None:
+    async def remove_webhook(self, id: str, *, tenant: str, actor: str) -> Webhook | None:
         """End a webhook and forget its secret; the first who did stays its remover."""
 
     async def cursor(self, name: str) -> str | None:

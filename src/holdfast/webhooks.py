@@ -6,7 +6,7 @@ language; in Python `check_signature` is enough.
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
+from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NotBase64
 from collections.abc import Mapping
 from hashlib import sha256
@@ -50,7 +50,7 @@ class WantedWebhook(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tenant: str | None = None
     """Only for whoever acts for all tenants; else it is the asker's own."""
     id: str | None = None
-    """Letters and digits of your own choice: the same again makes no second one."""
+    """Letters and digits of your own choice: the same again makes no second one of the tenant."""
 
 
 class WebhookView(Struct, frozen=True, kw_only=True):
@@ -248,11 +248,12 @@ class WebhookDesk:
     async def page(self, *, before: str | None = None, limit: int = 100) -> WebhookList:
         """List webhooks, newest first."""
         # One more than asked for tells whether there is a next page.
-        found = await self._store.webhooks(tenant=self._tenant, before=before, limit=limit + 1)
+        key = None if before is None else self._read_place(before)
+        found = await self._store.webhooks(tenant=self._tenant, before=key, limit=limit + 1)
         page = found[:limit]
         return WebhookList(
             webhooks=[WebhookView.of(hook) for hook in page if self._covers(hook.queue)],
-            next=page[-1].id if len(found) > limit else None,
+            next=self._place(page[-1]) if len(found) > limit else None,
         )
 
     async def get(self, id: str) -> WebhookView:
@@ -262,15 +263,35 @@ class WebhookDesk:
     async def remove(self, id: str) -> WebhookView:
         """End a webhook; what was not delivered yet is not. Repeating is success."""
         found = await self._found(id)
-        removed = await self._store.remove_webhook(found.id, actor=self._actor)
+        removed = await self._store.remove_webhook(found.id, tenant=found.tenant, actor=self._actor)
         return WebhookView.of(removed or found)
 
     async def _found(self, id: str) -> Webhook:
-        known = await self._store.look_up_webhook(id) if _is_id(id) else None
-        mine = known is not None and self._tenant in (None, known.tenant)
-        if known is None or not mine or not self._covers(known.queue):
+        known = await self._store.look_up_webhooks(id, tenant=self._tenant) if _is_id(id) else []
+        mine = [hook for hook in known if self._covers(hook.queue)]
+        if not mine:
             raise NoSuchWebhook(f"no webhook {id!r}")
-        return known
+        if len(mine) > 1:
+            raise BadData(f"{len(mine)} tenants have a webhook {id!r}: say whose")
+        return mine[0]
+
+    def _place(self, hook: Webhook) -> str:
+        """Write down where a page ends: among webhooks of all tenants, an id alone is no place."""
+        if self._tenant is not None:
+            return hook.id
+        return f"{hook.id}.{urlsafe_b64encode(hook.tenant.encode()).decode().rstrip('=')}"
+
+    def _read_place(self, text: str) -> tuple[str, str]:
+        id, _, whose = text.partition(".")
+        if self._tenant is not None:
+            return id, self._tenant
+        try:
+            tenant = urlsafe_b64decode(whose + "=" * (-len(whose) % 4)).decode()
+        except ValueError:
+            tenant = ""
+        if not tenant:
+            raise BadData("to go on after a page of webhooks, say what it gave as `next`")
+        return id, tenant
 
     def _tenant_of(self, said: str | None) -> str:
         if self._tenant is None:

@@ -45,8 +45,7 @@ async def hook(store: Store, **wishes: Any) -> Webhook:
     made = await WebhookDesk(store, actor="control:ann").add(
         WantedWebhook(**({"url": "https://hooks.example/"} | wishes))
     )
-    found = await store.look_up_webhook(made.about.id)
-    assert found is not None
+    [found] = await store.look_up_webhooks(made.about.id, tenant=made.about.tenant)
     return found
 
 
@@ -122,7 +121,7 @@ async def test_what_ended_before_a_webhook_was_made_is_not_told(either_store: St
 async def test_a_removed_webhook_is_told_nothing_more(either_store: Store) -> None:
     one = await hook(either_store)
     await job_in(either_store, State.SUCCEEDED)
-    await either_store.remove_webhook(one.id, actor="control:ann")
+    await either_store.remove_webhook(one.id, tenant=one.tenant, actor="control:ann")
     await told(either_store)
 
     assert await messages(either_store) == []
@@ -155,7 +154,7 @@ async def test_once_nobody_is_left_to_tell_the_cursor_moves_all_the_same(
 ) -> None:
     """Else the first webhook after a year would have to wait for a year's events to be read."""
     old = await hook(either_store)
-    await either_store.remove_webhook(old.id, actor="control:ann")
+    await either_store.remove_webhook(old.id, tenant=old.tenant, actor="control:ann")
     before = await either_store.cursor(FOLLOWER)
     await job_in(either_store, State.SUCCEEDED)
     while not await caught_up(either_store):
@@ -260,7 +259,9 @@ class ManyWebhooks:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def webhooks(self, *, before: str | None = None, limit: int = 100) -> list[Webhook]:
+    async def webhooks(
+        self, *, before: tuple[str, str] | None = None, limit: int = 100
+    ) -> list[Webhook]:
         self.pages += 1
         return await self._inner.webhooks(before=before, limit=min(limit, self._page))
 
@@ -271,8 +272,10 @@ async def test_all_webhooks_are_asked_however_many(
     monkeypatch.setattr("holdfast.flow.tell.PAGE", 2)
     await hook(either_store)
     for number in range(4):
-        await either_store.add_webhook(new_webhook(tenant=f"t{number}"))
+        await either_store.add_webhook(new_webhook(id="same", tenant=f"t{number}"))
     await job_in(either_store, State.SUCCEEDED)
     few: Any = ManyWebhooks(either_store, 2)
-    assert (await told(few)).messages == 1
+    report = await tell(few, ACTOR, ROUTE)
+    assert report.webhooks == 5
+    assert report.messages + (await told(few)).messages == 1
     assert few.pages >= 3

@@ -89,11 +89,43 @@ async def test_an_id_of_ones_own_makes_a_repetition_harmless(call: Call) -> None
     again = await mine.post("/v1/webhooks", json=HOOK | {"id": "billing1"})
     assert again.json() == first.json()
     other = await mine.post("/v1/webhooks", json={"url": "https://b/", "id": "billing1"})
-    theirs = await call("operator@theirs").post("/v1/webhooks", json=HOOK | {"id": "billing1"})
-    for reply in (other, theirs):
-        assert (reply.status_code, reply.json()["code"]) == (409, "key_conflict")
-        assert "whsec_" not in reply.text
+    assert (other.status_code, other.json()["code"]) == (409, "key_conflict")
+    assert "whsec_" not in other.text
     assert len((await mine.get("/v1/webhooks")).json()["webhooks"]) == 1
+
+
+async def test_an_id_of_ones_own_tells_nobody_that_others_have_it(
+    call: Call, http: httpx.AsyncClient
+) -> None:
+    mine, theirs = call("operator@mine"), call("operator@theirs")
+    one, wanted = "/v1/webhooks/billing1", HOOK | {"id": "billing1"}
+    made = [(await who.post("/v1/webhooks", json=wanted)).json() for who in (mine, theirs)]
+    assert [reply["about"]["tenant"] for reply in made] == ["mine", "theirs"]
+    assert made[0]["secret"] != made[1]["secret"]
+
+    unsaid = await http.delete(one)
+    assert (unsaid.status_code, unsaid.json()["code"]) == (422, "bad_data")
+    assert "say whose" in unsaid.json()["detail"]
+    said = await http.get(one, headers={"holdfast-tenant": "theirs"})
+    assert said.json() == made[1]["about"]
+    assert (await theirs.delete(one)).json()["tenant"] == "theirs"
+    assert (await mine.get(one)).json() == made[0]["about"]
+
+
+async def test_pages_of_all_tenants_leave_out_none_of_the_same_id(http: httpx.AsyncClient) -> None:
+    for tenant in ("a", "線", "c"):
+        await http.post("/v1/webhooks", json=HOOK | {"id": "one", "tenant": tenant})
+    told: list[str] = []
+    query = {"limit": "1"}
+    while True:
+        page = (await http.get("/v1/webhooks", params=query)).json()
+        told += [hook["tenant"] for hook in page["webhooks"]]
+        if page["next"] is None:
+            break
+        query["before"] = page["next"]
+    assert told == ["線", "c", "a"]
+    for bad in ("one", "one.____", "one.AAAA", "a b"):
+        assert (await http.get("/v1/webhooks", params={"before": bad})).status_code == 422, bad
 
 
 async def test_webhooks_are_listed_in_pages(http: httpx.AsyncClient) -> None:

@@ -47,3 +47,15 @@ async def test_the_secret_of_another_webhook_of_the_same_id_is_not_told(mine: Op
     for other in (replace(wanted, queue="b"), replace(wanted, states=[State.FAILED])):
         with pytest.raises(KeyConflict):
             await mine.add_webhook(other)
+
+
+async def test_an_id_that_another_tenant_has_is_free(
+    mine: Operations, theirs: Operations, everybody: Operations
+) -> None:
+    wanted = WantedWebhook(url="https://hooks.example/", id="one")
+    made = [await who.add_webhook(wanted) for who in (mine, theirs)]
+    assert [one.about.tenant for one in made] == ["mine", "theirs"]
+    with pytest.raises(BadData, match="say whose"):
+        await everybody.remove_webhook("one")
+    assert (await theirs.remove_webhook("one")).tenant == "theirs"
+    assert (await mine.webhooks()).webhooks == [made[0].about]

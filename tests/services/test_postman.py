@@ -45,8 +45,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def hook(store: Store, url: str, **wishes: Any) -> tuple[Webhook, str]:
     """Have a webhook, and its secret."""
     made = await WebhookDesk(store, actor="control:ann").add(WantedWebhook(url=url, **wishes))
-    found = await store.look_up_webhook(made.about.id)
-    assert found is not None
+    [found] = await store.look_up_webhooks(made.about.id, tenant=made.about.tenant)
     return found, made.secret
 
 
@@ -184,11 +183,23 @@ async def test_a_message_whose_webhook_was_removed_is_not_sent(store: Store) -> 
     async with Receiver() as receiver:
         one, _ = await hook(store, receiver.url)
         job = await job_in(store, State.SUCCEEDED)
-        await store.remove_webhook(one.id, actor="control:ann")
+        await store.remove_webhook(one.id, tenant=one.tenant, actor="control:ann")
         done = await Delivery(store, HERE).deliver(one.id, str(job.id), job.rev)
 
     assert done == {"skipped": "the webhook was removed"}
     assert receiver.requests == []
+
+
+async def test_a_message_goes_to_its_own_tenants_webhook_of_that_id(store: Store) -> None:
+    async with Receiver() as mine, Receiver() as theirs:
+        _, secret = await hook(store, mine.url, id="one", tenant="mine")
+        await hook(store, theirs.url, id="one", tenant="theirs")
+        job = await job_in(store, State.SUCCEEDED, tenant="mine")
+        await Delivery(store, HERE).deliver("one", str(job.id), job.rev)
+
+    [request] = mine.requests
+    assert theirs.requests == []
+    check_signature(secret, request.headers, request.body)
 
 
 async def test_nobody_can_have_a_message_sent_that_is_not_true(store: Store) -> None:
@@ -263,7 +274,7 @@ async def test_what_was_left_of_a_removed_webhook_is_ended(app: Holdfast, store:
     route = Route(task=TASK, queue=QUEUE, policy=Policy())
     while not (await tell(store, Actor(Role.GATEWAY, "f"), route)).messages:
         pass
-    await store.remove_webhook(one.id, actor="control:ann")
+    await store.remove_webhook(one.id, tenant=one.tenant, actor="control:ann")
     async with delivering(app):
         [delivery] = await deliveries(store, ended(1))
     assert delivery.state is State.SUCCEEDED

@@ -131,7 +131,7 @@ async def _keep(store: Store) -> None:
     await store.fold_counts()
     hook = await store.add_webhook(new_webhook())
     await store.webhooks(tenant=hook.tenant)
-    await store.remove_webhook(hook.id, actor="ann")
+    await store.remove_webhook(hook.id, tenant=hook.tenant, actor="ann")
     await store.move_cursor("one", before=None, to="1")
     await store.move_cursor("one", before=await store.cursor("one"), to="2")
     await store.aged(ended_before=(await store.clock()).now, look_at=5)

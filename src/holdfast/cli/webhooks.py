@@ -58,7 +58,7 @@ def add_webhook(
 @webhook_app.command("ls")
 def list_webhooks(
     tenant: Tenant = None,
-    before: Annotated[str | None, typer.Option(help="Go on after a page: its last id.")] = None,
+    before: Annotated[str | None, typer.Option(help="Go on after a page: its next.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 100,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,

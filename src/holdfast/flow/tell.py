@@ -75,7 +75,7 @@ async def _all_webhooks(store: Store) -> list[Webhook]:
     hooks = await store.webhooks(limit=PAGE)
     page = hooks
     while len(page) == PAGE:
-        page = await store.webhooks(before=page[-1].id, limit=PAGE)
+        page = await store.webhooks(before=page[-1].key, limit=PAGE)
         hooks += page
     return hooks
 

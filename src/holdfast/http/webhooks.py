@@ -20,6 +20,8 @@ from holdfast.webhooks import (
 )
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
+PLACE = r"^[0-9a-zA-Z]{1,40}([.][0-9a-zA-Z_-]{1,1100})?$"
+"""An id, and whose it is."""
 
 
 @router.post("", status_code=201, **documented(takes=WantedWebhook, _201=MadeWebhook))
@@ -32,7 +34,7 @@ async def add_webhook(ask: Annotated[Ask, asking(Scope.WEBHOOKS)]) -> Response:
 @router.get("", **documented(_200=WebhookList))
 async def list_webhooks(
     ask: Annotated[Ask, asking(Scope.WEBHOOKS)],
-    before: Annotated[str | None, Query(pattern="^[0-9a-zA-Z]{1,40}$")] = None,
+    before: Annotated[str | None, Query(pattern=PLACE)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
     """List webhooks, newest first."""

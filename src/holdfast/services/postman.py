@@ -171,10 +171,10 @@ class Delivery:
         have a message signed that is not true.
         """
         errand = Errand(webhook=webhook, job=job, rev=rev)
-        hook = await self._store.look_up_webhook(webhook)
-        if hook is None or hook.secret is None:
+        ended, event = await self._ending(errand)
+        hook = await self._hook(webhook, ended.tenant)
+        if hook.secret is None:
             return {"skipped": "the webhook was removed"}
-        ended, event = await self._ending(hook, errand)
         body = message_of(ended, event)
         now = (await self._store.clock()).now
         id_ = f"msg_{webhook}_{ended.id.hex}_{rev}"
@@ -185,15 +185,20 @@ class Delivery:
         }
         return _settled(await self._outside.post(hook.url, headers, body))
 
-    async def _ending(self, hook: Webhook, errand: Errand) -> tuple[Job, LoggedEvent]:
+    async def _hook(self, id: str, tenant: str) -> Webhook:
+        # A webhook is told of its own tenant's jobs, whatever this job was submitted with.
+        for hook in await self._store.look_up_webhooks(id, tenant=tenant):
+            return hook
+        raise PermanentError(f"tenant {tenant!r} has no webhook {id!r}")
+
+    async def _ending(self, errand: Errand) -> tuple[Job, LoggedEvent]:
         try:
             id_ = JobId(UUID(errand.job))
         except ValueError as error:
             raise PermanentError(f"{errand.job!r} is no job's internal id") from error
         [job] = await self._store.get([id_])
         events = await self._store.events(id_, after=errand.rev - 1, limit=1)
-        # A webhook is told of its own tenant's jobs, whatever this job was submitted with.
-        if job is None or job.tenant != hook.tenant or not events or not is_ending(events[0]):
+        if job is None or not events or not is_ending(events[0]):
             raise PermanentError(f"job {errand.job} did not end at revision {errand.rev}")
         return job, events[0]
 

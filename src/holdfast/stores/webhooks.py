@@ -13,8 +13,8 @@ from holdfast.lifecycle.states import TERMINAL, State
 from holdfast.ports import NewWebhook, Webhook
 
 URL_LIMIT = 2000
-NEWEST = "~"
-"""Higher than any id."""
+NEWEST = ("~", "")
+"""Higher than any key."""
 
 
 def webhook_row(hook: NewWebhook) -> tuple[Any, ...]:
@@ -42,6 +42,12 @@ def check_webhook_id(id: str) -> str:
     return id
 
 
+def check_webhook_key(key: tuple[str, str]) -> tuple[str, str]:
+    """Check a webhook's id and tenant."""
+    id, tenant = key
+    return check_webhook_id(id), check_text(tenant, "tenant", limit=200)
+
+
 def _states_text(states: frozenset[State]) -> str:
     if not states or not TERMINAL.issuperset(states):
         ends = ", ".join(sorted(TERMINAL))
@@ -50,7 +56,7 @@ def _states_text(states: frozenset[State]) -> str:
 
 
 def read_webhook(row: Sequence[Any]) -> Webhook:
-    """Read a row of the statements `webhooks` and `look_up_webhook`."""
+    """Read a row of the statements `webhooks` and `look_up_webhooks`."""
     id, tenant, url, secret, states, queue, task, *rest = row
     created_at, created_by, removed_at, removed_by = rest
     return Webhook(

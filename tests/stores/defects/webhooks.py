@@ -29,8 +29,24 @@ class ForgetsAWebhooksFilter(Wrapped):
 class RemovesNoWebhook(Wrapped):
     caught_by = ("test_a_removed_webhook_is_listed_no_more_and_its_secret_is_gone",)
 
-    async def remove_webhook(self, id: str, *, actor: str) -> Webhook | None:
-        return await self.inner.look_up_webhook(id)
+    async def remove_webhook(self, id: str, *, tenant: str, actor: str) -> Webhook | None:
+        return next(iter(await self.inner.look_up_webhooks(id, tenant=tenant)), None)
+
+
+class TakesAWebhooksIdForEverybodys(Wrapped):
+    caught_by = ("test_an_id_is_a_tenants_own",)
+
+    async def look_up_webhooks(self, id: str, *, tenant: str | None = None) -> list[Webhook]:
+        return await self.inner.look_up_webhooks(id)
+
+
+class RemovesAWebhookOfTheSameId(Wrapped):
+    caught_by = ("test_an_id_is_a_tenants_own",)
+
+    async def remove_webhook(self, id: str, *, tenant: str, actor: str) -> Webhook | None:
+        for hook in await self.inner.look_up_webhooks(id):
+            await self.inner.remove_webhook(id, tenant=hook.tenant, actor=actor)
+        return next(iter(await self.inner.look_up_webhooks(id, tenant=tenant)), None)
 
 
 class ListsWebhooksOfAllTenants(Wrapped):
@@ -51,6 +67,8 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     AddsAWebhookAgain,
     ForgetsAWebhooksFilter,
     RemovesNoWebhook,
+    TakesAWebhooksIdForEverybodys,
+    RemovesAWebhookOfTheSameId,
     ListsWebhooksOfAllTenants,
     MovesAnyCursor,
 )

@@ -599,25 +599,26 @@ FROM workers WHERE seen_at >= $1 ORDER BY seen_at DESC, name LIMIT $2
 -- A webhook begins, by the store's clock. One that is there already stays as it is.
 INSERT INTO webhooks (id, tenant, url, secret, states, queue, task, created_by, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, holdfast_now())
-ON CONFLICT (id) DO NOTHING
+ON CONFLICT (id, tenant) DO NOTHING
 
 -- name: remove_webhook
 -- A webhook ends; the first who says so is remembered, the secret is not.
-UPDATE webhooks SET removed_at = holdfast_now(), removed_by = $2, secret = NULL
-WHERE id = $1 AND removed_at IS NULL
+UPDATE webhooks SET removed_at = holdfast_now(), removed_by = $3, secret = NULL
+WHERE id = $1 AND tenant = $2 AND removed_at IS NULL
 
--- name: look_up_webhook
--- A webhook by id.
+-- name: look_up_webhooks
+-- Webhooks by id: a tenant's, or each tenant's.
 SELECT id, tenant, url, secret, states, queue, task, created_at, created_by, removed_at,
     removed_by
-FROM webhooks WHERE id = $1
+FROM webhooks WHERE id = $1 AND ($2::text IS NULL OR tenant = $2) ORDER BY tenant
 
 -- name: webhooks
 -- A page of webhooks that live, newest first: ids are in the order of time.
 SELECT id, tenant, url, secret, states, queue, task, created_at, created_by, removed_at,
     removed_by
-FROM webhooks WHERE removed_at IS NULL AND id < $1 AND ($2::text IS NULL OR tenant = $2)
-ORDER BY id DESC LIMIT $3
+FROM webhooks
+WHERE removed_at IS NULL AND (id, tenant) < ($1, $2) AND ($3::text IS NULL OR tenant = $3)
+ORDER BY id DESC, tenant DESC LIMIT $4
 
 -- name: cursor
 -- How far somebody has come.

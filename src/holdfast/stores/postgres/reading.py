@@ -35,7 +35,7 @@ from holdfast.stores.logs import read_log
 from holdfast.stores.postgres.base import BY_BLOCKS, PLANNED_EACH_TIME, Base
 from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.tokens import NEWEST, check_id, read_token
-from holdfast.stores.webhooks import check_webhook_id, read_webhook
+from holdfast.stores.webhooks import check_webhook_id, check_webhook_key, read_webhook
 from holdfast.stores.workers import read_worker
 
 EVER = 2**62
@@ -223,17 +223,21 @@ class Reading(Base):
         below = NEWEST if before is None else check_id(before)
         return [read_token(row) for row in await self._fetch("tokens", below, tenant, limit)]
 
-    async def look_up_webhook(self, id: str) -> Webhook | None:
-        """Read a webhook by id."""
-        rows = await self._fetch("look_up_webhook", check_webhook_id(id))
-        return read_webhook(rows[0]) if rows else None
+    async def look_up_webhooks(self, id: str, *, tenant: str | None = None) -> list[Webhook]:
+        """Read webhooks by id."""
+        rows = await self._fetch("look_up_webhooks", check_webhook_id(id), tenant)
+        return [read_webhook(row) for row in rows]
 
     async def webhooks(
-        self, *, tenant: str | None = None, before: str | None = None, limit: int = 100
+        self,
+        *,
+        tenant: str | None = None,
+        before: tuple[str, str] | None = None,
+        limit: int = 100,
     ) -> list[Webhook]:
         """List webhooks that are not removed, newest first."""
-        below = webhooks.NEWEST if before is None else check_webhook_id(before)
-        return [read_webhook(row) for row in await self._fetch("webhooks", below, tenant, limit)]
+        below = webhooks.NEWEST if before is None else check_webhook_key(before)
+        return [read_webhook(row) for row in await self._fetch("webhooks", *below, tenant, limit)]
 
     async def cursor(self, name: str) -> str | None:
         """Read how far somebody who follows the tail has come."""

@@ -34,7 +34,7 @@ from holdfast.stores.postgres.migrate import check_schema
 from holdfast.stores.postgres.rebuilding import rebuild_rows
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.tokens import check_actor, check_id, token_row
-from holdfast.stores.webhooks import check_webhook_id, webhook_row
+from holdfast.stores.webhooks import check_webhook_key, webhook_row
 from holdfast.stores.workers import FORGET_BATCH, worker_row
 
 FOLD_BATCH, FOLD_ROUNDS = 10_000, 100
@@ -259,15 +259,14 @@ class PostgresStore(Committing):
     async def add_webhook(self, hook: NewWebhook) -> Webhook:
         """Keep a webhook."""
         await self._fetch("add_webhook", *webhook_row(hook))
-        kept = await self.look_up_webhook(hook.id)
-        assert kept is not None
+        [kept] = await self.look_up_webhooks(hook.id, tenant=hook.tenant)
         return kept
 
-    async def remove_webhook(self, id: str, *, actor: str) -> Webhook | None:
+    async def remove_webhook(self, id: str, *, tenant: str, actor: str) -> Webhook | None:
         """End a webhook and forget its secret."""
         check_text(actor, "actor", limit=200)
-        await self._fetch("remove_webhook", check_webhook_id(id), actor)
-        return await self.look_up_webhook(id)
+        await self._fetch("remove_webhook", *check_webhook_key((id, tenant)), actor)
+        return next(iter(await self.look_up_webhooks(id, tenant=tenant)), None)
 
     async def move_cursor(self, name: str, *, before: str | None, to: str) -> bool:
         """Move it on, if it still is where it was."""

@@ -162,13 +162,13 @@ def revoke_token(turn: Turn, id: str, actor: str) -> Token | None:
 def add_webhook(turn: Turn, row: tuple[Any, ...]) -> Webhook:
     """Keep a webhook, or find that it is there."""
     turn.write("add_webhook", [(*row, turn.now)])
-    return read_webhook(turn.rows("look_up_webhook", row[:1])[0])
+    return read_webhook(turn.rows("look_up_webhooks", row[:2])[0])
 
 
-def remove_webhook(turn: Turn, id: str, actor: str) -> Webhook | None:
+def remove_webhook(turn: Turn, key: tuple[str, str], actor: str) -> Webhook | None:
     """End a webhook, and read it."""
-    turn.write("remove_webhook", [(id, actor, turn.now)])
-    row = turn.row("look_up_webhook", (id,))
+    turn.write("remove_webhook", [(*key, actor, turn.now)])
+    row = turn.row("look_up_webhooks", key)
     return None if row is None else read_webhook(row)
 
 

@@ -253,15 +253,16 @@ def tokens(session: Session, tenant: str | None, before: str, limit: int) -> lis
     return [read_token(row) for row in session.rows("tokens", (before, tenant, limit))]
 
 
-def look_up_webhook(session: Session, id: str) -> Webhook | None:
-    """Read a webhook by id."""
-    row = session.row("look_up_webhook", (id,))
-    return None if row is None else read_webhook(row)
+def look_up_webhooks(session: Session, id: str, tenant: str | None) -> list[Webhook]:
+    """Read webhooks by id."""
+    return [read_webhook(row) for row in session.rows("look_up_webhooks", (id, tenant))]
 
 
-def webhooks(session: Session, tenant: str | None, before: str, limit: int) -> list[Webhook]:
+def webhooks(
+    session: Session, tenant: str | None, before: tuple[str, str], limit: int
+) -> list[Webhook]:
     """List webhooks that are not removed, newest first."""
-    return [read_webhook(row) for row in session.rows("webhooks", (before, tenant, limit))]
+    return [read_webhook(row) for row in session.rows("webhooks", (*before, tenant, limit))]
 
 
 def cursor(session: Session, name: str) -> str | None:

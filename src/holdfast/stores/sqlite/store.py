@@ -56,7 +56,7 @@ from holdfast.stores.sqlite.session import Session
 from holdfast.stores.sqlite.submit import submit
 from holdfast.stores.sqlite.turn import Turn
 from holdfast.stores.tokens import NEWEST, check_actor, check_id, token_row
-from holdfast.stores.webhooks import check_webhook_id, webhook_row
+from holdfast.stores.webhooks import check_webhook_id, check_webhook_key, webhook_row
 from holdfast.stores.workers import worker_row
 
 T = TypeVar("T")
@@ -341,23 +341,27 @@ class SqliteStore:
         row = webhook_row(hook)
         return await self._write(lambda turn: keep.add_webhook(turn, row))
 
-    async def look_up_webhook(self, id: str) -> Webhook | None:
-        """Read a webhook by id."""
+    async def look_up_webhooks(self, id: str, *, tenant: str | None = None) -> list[Webhook]:
+        """Read webhooks by id."""
         check_webhook_id(id)
-        return await self._read(lambda session: read.look_up_webhook(session, id))
+        return await self._read(lambda session: read.look_up_webhooks(session, id, tenant))
 
     async def webhooks(
-        self, *, tenant: str | None = None, before: str | None = None, limit: int = 100
+        self,
+        *,
+        tenant: str | None = None,
+        before: tuple[str, str] | None = None,
+        limit: int = 100,
     ) -> list[Webhook]:
         """List webhooks that are not removed, newest first."""
-        below = webhooks.NEWEST if before is None else check_webhook_id(before)
+        below = webhooks.NEWEST if before is None else check_webhook_key(before)
         return await self._read(lambda session: read.webhooks(session, tenant, below, limit))
 
-    async def remove_webhook(self, id: str, *, actor: str) -> Webhook | None:
+    async def remove_webhook(self, id: str, *, tenant: str, actor: str) -> Webhook | None:
         """End a webhook and forget its secret."""
-        check_webhook_id(id)
+        key = check_webhook_key((id, tenant))
         check_text(actor, "actor", limit=200)
-        return await self._write(lambda turn: keep.remove_webhook(turn, id, actor))
+        return await self._write(lambda turn: keep.remove_webhook(turn, key, actor))
 
     async def cursor(self, name: str) -> str | None:
         """Read how far somebody who follows the tail has come."""

@@ -49,7 +49,7 @@ class Webhooks:
         assert given(kept) == wanted
         assert before <= kept.created_at <= (await store.clock()).now
         assert (kept.removed_at, kept.removed_by) == (None, None)
-        assert await store.look_up_webhook(wanted.id) == kept
+        assert await store.look_up_webhooks(wanted.id) == [kept]
         assert await store.webhooks() == [kept]
 
     async def test_adding_a_webhook_again_changes_nothing(self, store: Store) -> None:
@@ -63,18 +63,37 @@ class Webhooks:
         self, store: Store
     ) -> None:
         kept = await store.add_webhook(new_webhook())
-        removed = await store.remove_webhook(kept.id, actor="control:bob")
+        removed = await store.remove_webhook(kept.id, tenant=kept.tenant, actor="control:bob")
 
         assert removed is not None
         assert (removed.secret, removed.removed_by) == (None, "control:bob")
         assert removed.removed_at is not None
         assert await store.webhooks() == []
-        assert await store.remove_webhook(kept.id, actor="control:eve") == removed
-        assert await store.look_up_webhook(kept.id) == removed
+        again = await store.remove_webhook(kept.id, tenant=kept.tenant, actor="control:eve")
+        assert again == removed
+        assert await store.look_up_webhooks(kept.id) == [removed]
 
     async def test_a_webhook_that_is_not_there_cannot_be_removed(self, store: Store) -> None:
-        assert await store.remove_webhook("nobodys", actor="control:ann") is None
-        assert await store.look_up_webhook("nobodys") is None
+        assert await store.remove_webhook("nobodys", tenant="a", actor="control:ann") is None
+        assert await store.look_up_webhooks("nobodys") == []
+
+    async def test_an_id_is_a_tenants_own(self, store: Store) -> None:
+        mine, theirs, third = [
+            await store.add_webhook(new_webhook(id="one", tenant=name, url=f"https://{name}/"))
+            for name in ("B", "a", "c")
+        ]
+        assert [hook.url for hook in (mine, theirs)] == ["https://B/", "https://a/"]
+        assert await store.look_up_webhooks("one", tenant="a") == [theirs]
+        assert await store.look_up_webhooks("one", tenant="b") == []
+        assert await store.look_up_webhooks("one") == [mine, theirs, third]
+        assert await store.webhooks(limit=2) == [third, theirs]
+        assert await store.webhooks(before=theirs.key) == [mine]
+        assert await store.remove_webhook("one", tenant="b", actor="control:ann") is None
+
+        removed = await store.remove_webhook("one", tenant="a", actor="control:ann")
+        assert removed is not None
+        assert removed.tenant == "a"
+        assert await store.webhooks() == [third, mine]
 
     async def test_webhooks_are_listed_by_tenant_newest_first_in_pages(self, store: Store) -> None:
         kept = [await store.add_webhook(new_webhook(tenant=name)) for name in ("a", "b", "a", "a")]
@@ -83,7 +102,7 @@ class Webhooks:
         assert await store.webhooks() == kept[::-1]
         assert await store.webhooks(tenant="a") == mine
         assert await store.webhooks(tenant="a", limit=2) == mine[:2]
-        assert await store.webhooks(tenant="a", before=mine[1].id) == mine[2:]
+        assert await store.webhooks(tenant="a", before=mine[1].key) == mine[2:]
 
     @pytest.mark.parametrize("wishes", BAD_WEBHOOKS.values(), ids=BAD_WEBHOOKS)
     async def test_an_unfit_webhook_is_refused(self, store: Store, wishes: Any) -> None:

@@ -1,8 +1,8 @@
 -- Whom to tell of the ends of jobs. A secret must be kept as it is, for messages are signed with
 -- it; it is forgotten when the webhook is removed. `states` is a JSON list of codes; null, as of
--- the queue and the task, stands for all. Ids are in the order of time.
+-- the queue and the task, stands for all. Ids are in the order of time, and a tenant's own.
 CREATE TABLE webhooks (
-    id TEXT PRIMARY KEY,
+    id TEXT NOT NULL,
     tenant TEXT NOT NULL,
     url TEXT NOT NULL,
     secret TEXT,
@@ -13,10 +13,11 @@ CREATE TABLE webhooks (
     created_by TEXT NOT NULL,
     removed_at INTEGER,
     removed_by TEXT,
+    PRIMARY KEY (id, tenant),
     CONSTRAINT removed_by_somebody CHECK ((removed_at IS NULL) = (removed_by IS NULL)),
     CONSTRAINT secret_while_it_lives CHECK ((removed_at IS NULL) = (secret IS NOT NULL))
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX webhooks_live ON webhooks (id) WHERE removed_at IS NULL;
+CREATE INDEX webhooks_live ON webhooks (id, tenant) WHERE removed_at IS NULL;
 
 -- How far those have come who follow the tail of all events.
 CREATE TABLE cursors (

@@ -145,7 +145,7 @@ async def test_the_feed_tells_a_tenant_of_its_own_jobs_alone(server: FastAPI, ca
 async def test_pages_of_the_feed_do_not_count_what_others_did(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, by: str, look_seconds: float
 ) -> None:
-    monkeypatch.setattr(feeding, "PAGE_EVENTS", 2)
+    monkeypatch.setattr(feeding, "PAGE_EVENTS", 3)
     monkeypatch.setattr(feeding, "LOOK_SECONDS", look_seconds)
     for whose in ("theirs", "theirs", "theirs", "mine", "mine", "theirs", "theirs", "mine"):
         await submitted(http, **{by: whose})

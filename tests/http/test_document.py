@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from typing import Any
@@ -47,3 +48,21 @@ async def test_every_route_is_told_with_its_problems(http: httpx.AsyncClient) ->
     for method, path in routes:
         told = paths[path][method.lower()]["responses"]
         assert "application/problem+json" in told["default"]["content"], (method, path)
+
+
+async def test_every_header_is_told_where_it_is_read(http: httpx.AsyncClient) -> None:
+    paths = (await read(http))["paths"]
+    for router in ROUTERS:
+        for route in router.routes:
+            if not (isinstance(route, APIRoute) and route.include_in_schema):
+                continue
+            source = inspect.getsource(route.endpoint)
+            [method] = route.methods or ()
+            told = {one["name"] for one in paths[route.path][method.lower()]["parameters"]}
+            assert "X-Request-Id" in told
+            assert ("Idempotency-Key" in told) is ("ask.key" in source), route.path
+            assert ("If-Match" in told) is ("ask.expected_rev" in source), route.path
+            if "ask.jobs" in source or "ask.submit" in source:
+                assert "Holdfast-Tenant" in told, route.path
+    tokens = {one["name"] for one in paths["/v1/tokens"]["post"]["parameters"]}
+    assert tokens == {"X-Request-Id"}

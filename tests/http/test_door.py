@@ -132,16 +132,35 @@ async def test_a_problem_says_what_where_and_what_to_do(http: httpx.AsyncClient)
         "title": "Unfit input",
         "status": 422,
         "code": "validation_failed",
-        "detail": "Expected `str`, got `int`",
+        "detail": "$.labels[...]: Expected `str`, got `int`",
         "advice": "mend what the detail names",
         "request_id": "mine-7",
         "field": "$.labels[...]",
     }
     unknown = await http.post("/v1/jobs", json={"task": "t", "lables": {}})
     assert "lables" in unknown.json()["detail"]
+    assert unknown.json()["field"] == "$.lables"
     for method, path, status in (("GET", "/nix", 404), ("PUT", "/v1/jobs", 405)):
         missing = await http.request(method, path)
         assert (missing.status_code, missing.json()["status"]) == (status, status)
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "detail"),
+    [
+        ({}, "$.task", "Object missing required field `task`"),
+        ({"task": "t", "a - at `b": 1}, "$.a - at `b", "unknown field `a - at `b`"),
+        ({"task": "t", "backoff": {"base": 1}}, "$.backoff.base", "$.backoff: Object contains"),
+        ({"task": "t", "retries": "3"}, "$.retries", "$.retries: Expected"),
+        ([], None, "Expected `object`, got `array`"),
+    ],
+)
+async def test_a_problem_names_the_field(
+    http: httpx.AsyncClient, body: Any, field: str | None, detail: str
+) -> None:
+    reply = (await http.post("/v1/jobs", json=body)).json()
+    assert (reply["code"], reply.get("field")) == ("validation_failed", field)
+    assert detail in reply["detail"]
 
 
 async def test_an_error_of_ours_tells_nothing_of_the_inside(

@@ -75,8 +75,33 @@ async def test_each_of_many_is_answered_for_itself(http: httpx.AsyncClient) -> N
     assert unfit["problem"]["code"] == "validation_failed"
     assert "image" in unfit["problem"]["detail"]
     assert unnamed["problem"]["status"] == 422
-    crowd = await http.post("/v1/jobs/batch", json={"jobs": [{"task": "x"}] * 1001})
-    assert (crowd.status_code, crowd.json()["code"]) == (413, "too_large")
+    for one in ({"task": "x"}, {"task": 7}):
+        crowd = await http.post("/v1/jobs/batch", json={"jobs": [one] * 1001})
+        assert (crowd.status_code, crowd.json()["code"]) == (413, "too_large")
+
+
+async def test_one_of_many_that_cannot_be_read_fails_alone(http: httpx.AsyncClient) -> None:
+    many = [{"task": "a"}, {"task": "b", "retries": "x"}, {"task": "c", "nix": 1}, 7, {"task": "d"}]
+    key = {"idempotency-key": "k"}
+    replies = [await http.post("/v1/jobs/batch", json={"jobs": many}, headers=key) for _ in "12"]
+    first, again = [reply.json()["jobs"] for reply in replies]
+    assert [one["accepted"] and one["accepted"]["job"]["task"] for one in first] == [
+        "a",
+        None,
+        None,
+        None,
+        "d",
+    ]
+    fields = [one["problem"]["field"] for one in first[1:4]]
+    assert fields == ["$.jobs[1].retries", "$.jobs[2].nix", "$.jobs[3]"]
+    # A key stands for the same job, whatever its neighbours are.
+    mended = [*many[:1], {"task": "b"}, {"task": "c"}, {"task": "e"}, many[4]]
+    mended_reply = await http.post("/v1/jobs/batch", json={"jobs": mended}, headers=key)
+    created = [one["accepted"]["created"] for one in mended_reply.json()["jobs"]]
+    assert created == [False, True, True, True, False]
+    assert [one["accepted"]["created"] for one in (again[0], again[4])] == [False, False]
+    whole = await http.post("/v1/jobs/batch", json={"jobs": [{"task": "a"}], "nix": 1})
+    assert (whole.status_code, whole.json()["field"]) == (422, "$.nix")
 
 
 @pytest.mark.req("C3")

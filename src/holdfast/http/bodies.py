@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -24,8 +25,8 @@ async def read_body(request: Request, kind: type[T]) -> T:
     return read_json(await request.body(), kind)
 
 
-def read_json(text: bytes, kind: type[T]) -> T:
-    """Read JSON text as `kind`; what does not fit is named."""
+def read_json(text: bytes, kind: type[T], *, root: str = "$") -> T:
+    """Read JSON text as `kind`; what does not fit is named, by its path from `root` on."""
     try:
         found: T = _decoder(kind).decode(text)
         # The decoder keeps the last of two equal keys; whoever stands between may read the first.
@@ -35,9 +36,7 @@ def read_json(text: bytes, kind: type[T]) -> T:
     except RecursionError as error:
         raise ValidationError(f"the body is nested deeper than {DEPTH_LIMIT} levels") from error
     except msgspec.ValidationError as error:
-        message, _, path = str(error).rpartition(" - at `")
-        field = path.removesuffix("`") if message else None
-        raise unfit(message or str(error), field) from error
+        raise _misfit(str(error), root) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValidationError(f"the body is not JSON: {error}") from error
     if twins:
@@ -50,6 +49,21 @@ def unfit(message: str, field: str | None) -> ValidationError:
     error = ValidationError(message)
     error.field = field
     return error
+
+
+def _misfit(said: str, root: str) -> ValidationError:
+    """Tell what a decoder says: its path first, and of a field without one the name."""
+    message, found, path = said.rpartition(" - at `$")
+    place = root + path.removesuffix("`") if found else root
+    message = message if found else said
+    named = _NAMED.fullmatch(message)
+    text = message if place == "$" else f"{place}: {message}"
+    if named is not None:
+        return unfit(text, f"{place}.{named[1]}")
+    return unfit(text, None if place == "$" else place)
+
+
+_NAMED = re.compile(r"Object (?:contains unknown|missing required) field `(.*)`", re.DOTALL)
 
 
 def read_instant(date: datetime | None, name: str) -> int | None:

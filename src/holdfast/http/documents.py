@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,8 +17,27 @@ _REF = "#/components/schemas/{name}"
 _kinds: set[Any] = {Problem}
 
 
-def documented(*, takes: Any = None, **gives: Any) -> dict[str, Any]:
-    """Describe a route: what its body is, and by status what it answers: `_201=Receipt`.
+def _header(name: str, description: str, **schema: Any) -> dict[str, Any]:
+    told = {"name": name, "in": "header", "required": False, "description": description}
+    return told | {"schema": {"type": "string"} | schema}
+
+
+REQUEST_ID = _header("X-Request-Id", "Names the request in logs and answers.", maxLength=128)
+TENANT = _header(
+    "Holdfast-Tenant",
+    "For a token that is bound to none: the tenant to act for, percent-encoded.",
+    minLength=1,
+)
+KEY = _header("Idempotency-Key", "The same again is done once.", minLength=1, maxLength=200)
+REVISION = _header(
+    "If-Match", "Only while the job is at this revision.", pattern=r'^(\*|(W/)?"[0-9]{1,9}")$'
+)
+
+
+def documented(
+    *, takes: Any = None, reads: Sequence[dict[str, Any]] = (TENANT,), **gives: Any
+) -> dict[str, Any]:
+    """Describe a route: its body, headers that it reads, and by status its answers: `_201=Receipt`.
 
     For `**documented(…)` in a route's decorator.
     """
@@ -25,12 +45,12 @@ def documented(*, takes: Any = None, **gives: Any) -> dict[str, Any]:
     for status, kind in gives.items():
         code = int(status.removeprefix("_"))
         responses[code] = {"description": "Done"} if kind is None else _content(kind)
-    described: dict[str, Any] = {"responses": responses}
+    extra: dict[str, Any] = {"parameters": [REQUEST_ID, *reads]}
     if takes is not None:
         body = _content(takes) | {"required": True}
         del body["description"]
-        described["openapi_extra"] = {"requestBody": body}
-    return described
+        extra["requestBody"] = body
+    return {"responses": responses, "openapi_extra": extra}
 
 
 def _content(

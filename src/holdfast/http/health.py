@@ -35,7 +35,7 @@ class Health(Struct, frozen=True, kw_only=True):
     """Parts that ought to have shown life since so many seconds."""
 
 
-@router.get("/healthz", **documented(_200=Health, _503=Health))
+@router.get("/healthz", **documented(reads=(), _200=Health, _503=Health))
 async def is_alive(request: Request) -> Response:
     """Tell that the process lives; 503 if a part of it has been silent for too long."""
     house: House = request.app.state.house
@@ -45,7 +45,7 @@ async def is_alive(request: Request) -> Response:
     return answer(health, 503 if dead else 200)
 
 
-@router.get("/readyz", **documented(_200=Health))
+@router.get("/readyz", **documented(reads=(), _200=Health))
 async def is_ready(request: Request) -> Response:
     """Tell that the server takes requests and its database answers; 503 if not."""
     house: House = request.app.state.house
@@ -70,7 +70,7 @@ def exposed(described: dict[str, Any]) -> dict[str, Any]:
     return described
 
 
-@router.get("/metrics", **exposed(documented()))
+@router.get("/metrics", **exposed(documented(reads=())))
 async def get_metrics(ask: Annotated[Ask, asking(Scope.METRICS)]) -> Response:
     """Read the numbers of this process and its store, as Prometheus wants them."""
     encode, media = choose_encoder(ask.request.headers.get("accept", ""))

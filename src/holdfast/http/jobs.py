@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
 from fastapi import APIRouter, Query
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 from starlette.responses import Response
 
-from holdfast.errors import HoldfastError, ResultTimeout, TooLarge
+from holdfast.errors import HoldfastError, ResultTimeout, TooLarge, ValidationError
 from holdfast.flow.lineage import Lineage
 from holdfast.http.asking import Ask, asking
-from holdfast.http.bodies import answer, read_instant
-from holdfast.http.documents import documented
+from holdfast.http.bodies import answer, read_instant, read_json
+from holdfast.http.documents import KEY, REVISION, TENANT, documented
 from holdfast.http.names import Name
 from holdfast.http.problems import problem_of
 from holdfast.http.scopes import Scope
@@ -42,6 +43,7 @@ from holdfast.ports import Query as JobQuery
 from holdfast.ports import Submitted
 from holdfast.views import JobView
 
+T = TypeVar("T")
 SUBMIT_LIMIT = 1000
 """How many jobs one request may submit."""
 LIST_LOOK = 2000
@@ -64,7 +66,11 @@ def in_dialects(described: dict[str, Any]) -> dict[str, Any]:
     return described
 
 
-@router.post("", status_code=201, **documented(takes=Wanted, _200=Receipt, _201=Receipt))
+@router.post(
+    "",
+    status_code=201,
+    **documented(takes=Wanted, reads=(TENANT, KEY), _200=Receipt, _201=Receipt),
+)
 async def submit_job(ask: Annotated[Ask, asking(Scope.SUBMIT)]) -> Response:
     """Submit one job; 200 and `created: false` if one of its keys stands for an earlier one."""
     wanted = await ask.body(Wanted)
@@ -78,17 +84,21 @@ async def submit_job(ask: Annotated[Ask, asking(Scope.SUBMIT)]) -> Response:
     return answer(receipt, 201 if receipt.created else 200, **headers)
 
 
-@router.post("/batch", **documented(takes=Many, _200=Receipts))
+@router.post("/batch", **documented(takes=Many, reads=(TENANT, KEY), _200=Receipts))
 async def submit_jobs(ask: Annotated[Ask, asking(Scope.SUBMIT)]) -> Response:
-    """Submit many jobs together; one that is bad fails alone."""
-    many = await ask.body(Many)
-    if len(many.jobs) > SUBMIT_LIMIT:
-        raise TooLarge(f"{len(many.jobs):,} jobs in one request; the limit is {SUBMIT_LIMIT:,}")
-    wanted = many.jobs
-    if ask.key is not None:
-        wanted = [_keyed(one, f"{ask.key}/{number}") for number, one in enumerate(wanted)]
-    outcomes = await ask.submit(wanted)
-    return answer(Receipts(jobs=[_each(one, ask.request_id) for one in outcomes]))
+    """Submit many jobs together; one that is bad fails alone.
+
+    A queue that the token is not for refuses them all.
+    """
+    outcomes: dict[int, Answer] = {}
+    wanted: dict[int, Wanted] = {}
+    for number, one in enumerate(await _read_many(ask)):
+        if isinstance(one, ValidationError):
+            outcomes[number] = one
+        else:
+            wanted[number] = one if ask.key is None else _keyed(one, f"{ask.key}/{number}")
+    outcomes |= zip(wanted, await ask.submit([*wanted.values()]), strict=True)
+    return answer(Receipts(jobs=[_each(outcomes[n], ask.request_id) for n in range(len(outcomes))]))
 
 
 @router.get("", **documented(_200=JobList))
@@ -194,7 +204,9 @@ async def get_result(
     )
 
 
-@router.post("/{job}/cancel", **documented(takes=Cancelling, _200=JobView))
+@router.post(
+    "/{job}/cancel", **documented(takes=Cancelling, reads=(TENANT, KEY, REVISION), _200=JobView)
+)
 async def cancel_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> Response:
     """Cancel a job: at once where nobody holds it, else its owner is asked."""
     how = await ask.body(Cancelling)
@@ -208,7 +220,9 @@ async def cancel_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> R
     return _job(record)
 
 
-@router.post("/{job}/signal", **documented(takes=Signalling, _200=JobView))
+@router.post(
+    "/{job}/signal", **documented(takes=Signalling, reads=(TENANT, KEY, REVISION), _200=JobView)
+)
 async def signal_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> Response:
     """Send a job a signal; one that comes before its wait is kept."""
     signal = await ask.body(Signalling)
@@ -222,7 +236,9 @@ async def signal_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> R
     return _job(record)
 
 
-@router.post("/{job}/resolve", **documented(takes=Resolving, _200=JobView))
+@router.post(
+    "/{job}/resolve", **documented(takes=Resolving, reads=(TENANT, KEY, REVISION), _200=JobView)
+)
 async def resolve_step(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> Response:
     """Say whether a step had its effect that a job asks about."""
     said = await ask.body(Resolving)
@@ -249,6 +265,34 @@ async def explain_job(ask: Annotated[Ask, asking(Scope.READ)], job: Name) -> Res
 async def get_lineage(ask: Annotated[Ask, asking(Scope.READ)], job: Name) -> Response:
     """Read the tree that a job stands in."""
     return answer(await ask.jobs.lineage(job))
+
+
+class _ManyAsText(Struct, forbid_unknown_fields=True):
+    """Jobs to submit together, none of them read yet."""
+
+    jobs: list[Raw]
+
+
+async def _read_many(ask: Ask) -> Sequence[Wanted | ValidationError]:
+    """Read the jobs of a request together; if one does not fit, each by itself."""
+    try:
+        return _bounded((await ask.body(Many)).jobs)
+    except ValidationError:
+        texts = _bounded((await ask.body(_ManyAsText)).jobs)
+        return [_read_one(bytes(text), f"$.jobs[{n}]") for n, text in enumerate(texts)]
+
+
+def _bounded(jobs: list[T]) -> list[T]:
+    if len(jobs) > SUBMIT_LIMIT:
+        raise TooLarge(f"{len(jobs):,} jobs in one request; the limit is {SUBMIT_LIMIT:,}")
+    return jobs
+
+
+def _read_one(text: bytes, place: str) -> Wanted | ValidationError:
+    try:
+        return read_json(text, Wanted, root=place)
+    except ValidationError as error:
+        return error
 
 
 def _keyed(wanted: Wanted, key: str) -> Wanted:

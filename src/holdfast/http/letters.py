@@ -13,7 +13,7 @@ from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
 from holdfast.flow.redrive import Settled, Wish
 from holdfast.http.asking import Ask, asking
 from holdfast.http.bodies import answer, read_instant, unfit
-from holdfast.http.documents import documented
+from holdfast.http.documents import KEY, REVISION, TENANT, documented
 from holdfast.http.names import Name
 from holdfast.http.scopes import Scope
 from holdfast.lifecycle.job import JobId
@@ -107,7 +107,9 @@ async def get_letter(ask: Annotated[Ask, asking(Scope.READ)], job: Name) -> Resp
     return answer(await ask.jobs.letter(job))
 
 
-@router.post("/{job}/redrive", **documented(takes=Redriving, _200=JobView))
+@router.post(
+    "/{job}/redrive", **documented(takes=Redriving, reads=(TENANT, KEY, REVISION), _200=JobView)
+)
 async def redrive_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> Response:
     """Submit a dead letter again, as a new job linked to it; repeated, it is the same one."""
     how = await ask.body(Redriving)
@@ -123,7 +125,9 @@ async def redrive_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) 
     return answer(JobView.of(new))
 
 
-@router.post("/{job}/discard", **documented(takes=Discarding, _200=JobView))
+@router.post(
+    "/{job}/discard", **documented(takes=Discarding, reads=(TENANT, KEY, REVISION), _200=JobView)
+)
 async def discard_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> Response:
     """Put an open letter away; the job stays as it is."""
     said = await ask.body(Discarding)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from holdfast.http.asking import Ask, asking
 from holdfast.http.bodies import answer, read_instant
-from holdfast.http.documents import documented
+from holdfast.http.documents import KEY, TENANT, documented
 from holdfast.http.names import Name
 from holdfast.http.scopes import Scope
 from holdfast.messages import ClockView, Pausing, Queues
@@ -26,7 +26,10 @@ async def list_queues(ask: Annotated[Ask, asking(Scope.READ)]) -> Response:
     return answer(Queues(queues=await ask.jobs.queues()))
 
 
-@router.post("/queues/{queue}/pause", **documented(takes=Pausing, _200=QueueStatus))
+@router.post(
+    "/queues/{queue}/pause",
+    **documented(takes=Pausing, reads=(TENANT, KEY), _200=QueueStatus),
+)
 async def pause_queue(ask: Annotated[Ask, asking(Scope.QUEUES)], queue: Name) -> Response:
     """Let no job of a queue be claimed; what runs goes on."""
     said = await ask.body(Pausing)
@@ -34,7 +37,10 @@ async def pause_queue(ask: Annotated[Ask, asking(Scope.QUEUES)], queue: Name) ->
     return answer(await ask.jobs.pause(queue, reason=said.reason, request_id=ask.key))
 
 
-@router.post("/queues/{queue}/resume", **documented(takes=Pausing, _200=QueueStatus))
+@router.post(
+    "/queues/{queue}/resume",
+    **documented(takes=Pausing, reads=(TENANT, KEY), _200=QueueStatus),
+)
 async def resume_queue(ask: Annotated[Ask, asking(Scope.QUEUES)], queue: Name) -> Response:
     """Let a queue's jobs be claimed again."""
     said = await ask.body(Pausing)

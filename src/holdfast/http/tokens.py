@@ -16,14 +16,14 @@ from holdfast.tokens import MadeToken, TokenDesk, TokenList, TokenView, WantedTo
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
 
 
-@router.post("", status_code=201, **documented(takes=WantedToken, _201=MadeToken))
+@router.post("", status_code=201, **documented(takes=WantedToken, reads=(), _201=MadeToken))
 async def create_token(ask: Annotated[Ask, asking(Scope.TOKENS)]) -> Response:
     """Make a token. Its secret is in this answer alone; if that is lost, revoke it by its id."""
     wanted = await ask.body(WantedToken)
     return answer(await _desk(ask).create(wanted), 201, **{"cache-control": "no-store"})
 
 
-@router.get("", **documented(_200=TokenList))
+@router.get("", **documented(reads=(), _200=TokenList))
 async def list_tokens(
     ask: Annotated[Ask, asking(Scope.TOKENS)],
     before: Annotated[str | None, Query(pattern="^[0-9a-f]{1,40}$")] = None,
@@ -36,7 +36,7 @@ async def list_tokens(
     return answer(TokenList(tokens=shown, next=shown[-1].id if len(found) > limit else None))
 
 
-@router.delete("/{token}", **documented(_200=TokenView))
+@router.delete("/{token}", **documented(reads=(), _200=TokenView))
 async def revoke_token(ask: Annotated[Ask, asking(Scope.TOKENS)], token: str) -> Response:
     """End a token for ever; servers notice within two seconds."""
     return answer(await _desk(ask).revoke(token))

@@ -172,7 +172,7 @@ class Answers(Struct, frozen=True, kw_only=True):
     reports: list[Answered]
 
 
-@router.post("/sessions", status_code=201, **documented(takes=Hiring, _201=WorkerSession))
+@router.post("/sessions", status_code=201, **documented(takes=Hiring, reads=(), _201=WorkerSession))
 async def open_session(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     """Begin to work: mint a name that no other worker has, now or later."""
     said = await ask.body(Hiring)
@@ -192,7 +192,7 @@ async def open_session(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     return answer(WorkerSession(session=name, queues=queues), 201)
 
 
-@router.delete("/sessions/{session}", **documented(_200=Farewell))
+@router.delete("/sessions/{session}", **documented(reads=(), _200=Farewell))
 async def end_session(ask: Annotated[Ask, asking(Scope.WORK)], session: str) -> Response:
     """End a session: what it still holds is given back, at no cost to the jobs."""
     store = ask.house.session.store
@@ -225,7 +225,7 @@ async def claim_jobs(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     return answer(Assignments(jobs=[job for job in jobs if job is not None]))
 
 
-@router.post("/log", **documented(takes=Logging, _200=Logged))
+@router.post("/log", **documented(takes=Logging, reads=(), _200=Logged))
 async def keep_lines(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     """Keep lines of the logs of jobs that the session holds; others are passed over."""
     said = await ask.body(Logging)
@@ -244,7 +244,7 @@ async def keep_lines(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     return answer(Logged(kept=len(kept)))
 
 
-@router.post("/recall", **documented(takes=Recalling, _200=Records))
+@router.post("/recall", **documented(takes=Recalling, reads=(), _200=Records))
 async def recall_steps(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     """Read what earlier attempts of a job recorded: steps not to be done again, ended waits."""
     wanted = await ask.body(Recalling)
@@ -255,7 +255,7 @@ async def recall_steps(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     return answer(Records(steps=await recorded(ask.house.session.store, job.id)))
 
 
-@router.post("/report", **documented(takes=Reporting, _200=Answers))
+@router.post("/report", **documented(takes=Reporting, reads=(), _200=Answers))
 async def report_jobs(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     """Say what became of jobs: many at a time, each answered for itself."""
     said = await ask.body(Reporting)

@@ -31,7 +31,8 @@ def span_seconds(span: Span, what: str = "a span") -> float:
             seconds = float(span)
         case _:
             raise ValueError(f"{what} must be a span, not {span!r}: {_HINT}")
-    if not isfinite(seconds) or seconds < 0:
+    # Also in microseconds: what is finite only in seconds cannot be kept.
+    if not isfinite(seconds * 1_000_000) or seconds < 0:
         raise ValueError(f"{what} must be a finite span of 0 or more, not {span!r}: {_HINT}")
     return seconds
 

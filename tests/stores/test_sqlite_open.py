@@ -1,13 +1,16 @@
 """Opening a SQLite store: what stands in the way is named, and nothing is left open."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 
 from holdfast.errors import StoreBroken
-from holdfast.stores.sqlite import database
+from holdfast.stores.sqlite import database, migrate
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.text import migrations
 
 
 def still_open(path: Path) -> bool:
@@ -82,3 +85,26 @@ async def test_a_directory_that_may_not_be_written_is_named() -> None:
     # Nothing is forbidden to root by permissions; the kernel's own directory is.
     with pytest.raises(StoreBroken, match="/proc"):
         await SqliteStore("/proc/holdfast.db").open()
+
+
+async def test_whoever_opens_a_new_file_meanwhile_sees_no_half_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "jobs.db"
+    seen: list[int | None] = []
+    whole = list(migrations(migrate.PACKAGE))
+    assert len(whole) > 1
+
+    def watched(_: str) -> Iterator[tuple[int, str, str]]:
+        for one in whole:
+            yield one
+            other = apsw.Connection(str(path))
+            seen.append(migrate.found_migration(other))
+            other.close()
+
+    monkeypatch.setattr(migrate, "migrations", watched)
+    monkeypatch.setattr(migrate, "latest", lambda: whole[-1][0])
+    store = SqliteStore(path)
+    await store.open()
+    await store.close()
+    assert seen == [None] * len(whole)

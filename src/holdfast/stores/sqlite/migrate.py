@@ -1,8 +1,12 @@
-"""Migrations of the SQLite store: numbered, one transaction each, one migrator at a time."""
+"""Migrations of the SQLite store: numbered, one transaction each, one migrator at a time.
+
+Only a new file gets all of them in one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -48,21 +52,47 @@ def _apply_all(
 ) -> list[int]:
     applied = []
     for number, name, text in migrations(PACKAGE):
-        Patience(place.deadline_seconds).spend(lambda: connection.execute("BEGIN IMMEDIATE"))
-        try:
-            connection.execute(SQL["begin"])
-            if connection.execute(SQL["applied"], (number,)).fetchone() is None:
-                if progress is not None:
-                    progress(number, name)
-                connection.execute(text)
-                connection.execute(SQL["enter"], (number, name))
+        with _transaction(connection, place):
+            if _apply(connection, number, name, text, progress):
                 applied.append(number)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
     return applied
+
+
+def _apply_together(connection: apsw.Connection, place: Place) -> None:
+    """Make the schema of a new file at once: whoever opens it meanwhile sees nothing, or all."""
+    with _transaction(connection, place):
+        for number, name, text in migrations(PACKAGE):
+            _apply(connection, number, name, text)
+
+
+@contextmanager
+def _transaction(connection: apsw.Connection, place: Place) -> Iterator[None]:
+    Patience(place.deadline_seconds).spend(lambda: connection.execute("BEGIN IMMEDIATE"))
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _apply(
+    connection: apsw.Connection,
+    number: int,
+    name: str,
+    text: str,
+    progress: Callable[[int, str], None] | None = None,
+) -> bool:
+    """Apply a migration with its entry, unless it was; tells whether it had to."""
+    connection.execute(SQL["begin"])
+    if connection.execute(SQL["applied"], (number,)).fetchone() is not None:
+        return False
+    if progress is not None:
+        progress(number, name)
+    connection.execute(text)
+    connection.execute(SQL["enter"], (number, name))
+    return True
 
 
 def _check_target(connection: apsw.Connection, place: Place, *, beside_others: bool) -> None:
@@ -81,7 +111,7 @@ def prepare(connection: apsw.Connection, place: Place) -> None:
     """Make the schema in a new file; refuse one that is not what this version needs."""
     patience = Patience(place.deadline_seconds)
     if patience.spend(lambda: connection.execute(SQL["tables"]).fetchone()) == (0,):
-        _apply_all(connection, place)
+        _apply_together(connection, place)
     found = patience.spend(lambda: found_migration(connection))
     if found != latest():
         hint = "run `holdfast migrate`" if (found or 0) < latest() else "upgrade Holdfast"

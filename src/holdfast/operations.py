@@ -173,6 +173,7 @@ class Operations(Protocol):
         result: Any = None,
         force: bool = False,
         request_id: str | None = None,
+        expected_rev: int | None = None,
     ) -> Job:
         """Say whether a step had its effect that a job asks about."""
 
@@ -198,11 +199,17 @@ class Operations(Protocol):
         again: bool = False,
         reason: str | None = None,
         request_id: str | None = None,
+        expected_rev: int | None = None,
     ) -> Job:
         """Make a new job of a dead letter, once, and return it."""
 
     async def discard(
-        self, job: Which, *, reason: str | None = None, request_id: str | None = None
+        self,
+        job: Which,
+        *,
+        reason: str | None = None,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
     ) -> Job:
         """Put an open letter away."""
 

@@ -36,4 +36,5 @@ async def test_a_stale_revision_changes_nothing(
     assert await store.size() == before
     done = await http.post(url, json=body, headers={"if-match": f'"{job.rev}"'})
     assert done.status_code == 200, done.text
+    assert done.headers["etag"] == f'"{done.json()["rev"]}"'
     assert (await store.get([job.id]))[0].rev == job.rev + 1

@@ -142,6 +142,7 @@ async def test_a_result_is_waited_for(http: httpx.AsyncClient) -> None:
     url = f"/v1/jobs/{job['id']}"
     early = await http.get(f"{url}/result", params={"wait": 0.05})
     assert (early.status_code, early.json()["state"]) == (202, "queued")
+    assert early.headers["etag"] == '"1"'
     await http.post(f"{url}/cancel", json={})
     late = await http.get(f"{url}/result")
     assert late.status_code == 200

@@ -21,6 +21,7 @@ from holdfast.http.scopes import Caller, TokenRole
 from holdfast.http.server import make_server
 from holdfast.local import LocalOperations
 from holdfast.operations import Operations
+from holdfast.ports import Store
 from holdfast.services.session import Session
 from holdfast.wiring import Address, make_store
 
@@ -44,10 +45,15 @@ class Trusting:
         return Caller(name=name, token=name, role=TokenRole.ADMIN, tenant=tenant or None)
 
 
+@pytest.fixture
+def store() -> Store:
+    """Where the jobs are, once somebody acts."""
+    return make_store(Address(engine="sqlite", place=":memory:"))
+
+
 @pytest.fixture(params=["at hand", "through a server"])
-async def acting(request: pytest.FixtureRequest) -> AsyncIterator[Acting]:
+async def acting(request: pytest.FixtureRequest, store: Store) -> AsyncIterator[Acting]:
     """Who acts; every job is verified afterwards."""
-    store = make_store(Address(engine="sqlite", place=":memory:"))
     async with AsyncExitStack() as stack:
         if request.param == "at hand":
             session = Session(store)

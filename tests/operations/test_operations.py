@@ -18,10 +18,11 @@ from holdfast.errors import (
     ValidationError,
 )
 from holdfast.flow.letters import LetterFilter
-from holdfast.lifecycle.job import Job
+from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.states import Priority, State
 from holdfast.operations import Operations, Wanted
-from holdfast.ports import Query, Submitted
+from holdfast.ports import Query, Store, Submitted
+from holdfast.testing.acts import job_in
 
 
 async def submitted(operations: Operations, wanted: Wanted) -> Job:
@@ -80,6 +81,38 @@ async def test_an_outdated_revision_is_refused_and_changes_nothing(mine: Operati
     assert ended.state is State.CANCELLED
     with pytest.raises(StaleRevision):
         await mine.cancel(job.id, expected_rev=job.rev)
+
+
+CHANGES: dict[str, tuple[State, Callable[[Operations, JobId, int], Awaitable[Job]]]] = {
+    "resolve": (
+        State.QUEUED,
+        lambda operations, job, rev: operations.resolve(
+            job, "s", happened=True, force=True, expected_rev=rev
+        ),
+    ),
+    "redrive": (
+        State.DEAD_LETTERED,
+        lambda operations, job, rev: operations.redrive(job, expected_rev=rev),
+    ),
+    "discard": (
+        State.DEAD_LETTERED,
+        lambda operations, job, rev: operations.discard(job, expected_rev=rev),
+    ),
+}
+
+
+@pytest.mark.parametrize("word", CHANGES)
+@pytest.mark.req("C3")
+async def test_a_person_decides_on_the_revision_that_was_read(
+    word: str, everybody: Operations, store: Store
+) -> None:
+    state, change = CHANGES[word]
+    job = await job_in(store, state)
+    with pytest.raises(StaleRevision):
+        await change(everybody, job.id, job.rev + 1)
+    assert await everybody.get(job.id) == job
+    await change(everybody, job.id, job.rev)
+    assert (await everybody.get(job.id)).rev == job.rev + 1
 
 
 async def test_who_did_it_stands_in_the_history(mine: Operations) -> None:

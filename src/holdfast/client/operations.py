@@ -197,11 +197,16 @@ class RemoteOperations:
         result: Any = None,
         force: bool = False,
         request_id: str | None = None,
+        expected_rev: int | None = None,
     ) -> Job:
         """Say whether a step had its effect that a job asks about."""
         body = Resolving(step=step, happened=happened, result=result, force=force)
         path = f"{_job(job)}/resolve"
-        return _record(await self._ask("POST", path, body=body, key=_key(request_id)))
+        return _record(
+            await self._ask(
+                "POST", path, body=body, key=_key(request_id), expected_rev=expected_rev
+            )
+        )
 
     async def why(self, job: Which) -> Why:
         """Tell why a job stands where it stands."""
@@ -232,6 +237,7 @@ class RemoteOperations:
         again: bool = False,
         reason: str | None = None,
         request_id: str | None = None,
+        expected_rev: int | None = None,
     ) -> Job:
         """Make a new job of a dead letter, once, and return it."""
         body = Redriving(
@@ -242,15 +248,28 @@ class RemoteOperations:
             reason=reason,
         )
         path = f"{_letter(job)}/redrive"
-        return _record(await self._ask("POST", path, body=body, key=_key(request_id)))
+        return _record(
+            await self._ask(
+                "POST", path, body=body, key=_key(request_id), expected_rev=expected_rev
+            )
+        )
 
     async def discard(
-        self, job: Which, *, reason: str | None = None, request_id: str | None = None
+        self,
+        job: Which,
+        *,
+        reason: str | None = None,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
     ) -> Job:
         """Put an open letter away."""
         body = Discarding(reason=reason)
         path = f"{_letter(job)}/discard"
-        return _record(await self._ask("POST", path, body=body, key=_key(request_id)))
+        return _record(
+            await self._ask(
+                "POST", path, body=body, key=_key(request_id), expected_rev=expected_rev
+            )
+        )
 
     async def count_letters(self, letters: LetterFilter) -> int:
         """Count dead letters."""

@@ -185,7 +185,7 @@ async def get_result(
         outcome = ask.jobs.outcome(job, wait)
         ending = await (ask.house.ending.unless(outcome) if wait else outcome)
     if ending is None:
-        return answer(JobView.of(await ask.jobs.get(job)), 202)
+        return _job(await ask.jobs.get(job), 202)
     told = ending.outcome
     body = NOTHING if told.body is None else Raw(told.body)
     good = told.state is State.SUCCEEDED
@@ -314,8 +314,8 @@ def _receipt(outcome: Submitted) -> Receipt:
     )
 
 
-def _job(record: Job) -> Response:
-    return answer(JobView.of(record), etag=f'"{record.rev}"')
+def _job(record: Job, status: int = 200) -> Response:
+    return answer(JobView.of(record), status, etag=f'"{record.rev}"')
 
 
 async def _awaited(ask: Ask, job: str, wait: float) -> Job:

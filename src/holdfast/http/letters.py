@@ -122,7 +122,7 @@ async def redrive_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) 
         request_id=ask.key,
         expected_rev=ask.expected_rev,
     )
-    return answer(JobView.of(new))
+    return answer(JobView.of(new), etag=f'"{new.rev}"')
 
 
 @router.post(
@@ -134,7 +134,7 @@ async def discard_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) 
     record = await ask.jobs.discard(
         job, reason=said.reason, request_id=ask.key, expected_rev=ask.expected_rev
     )
-    return answer(JobView.of(record))
+    return answer(JobView.of(record), etag=f'"{record.rev}"')
 
 
 def _filter(wanted: LettersWanted) -> LetterFilter:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from typing import Any
 
 import typer.main
 from fastapi.routing import APIRoute
 
+from holdfast import errors as e
 from holdfast.cli.main import app
+from holdfast.http.problems import VERDICTS, verdict_of
 from holdfast.http.server import ROUTERS
-from tests.docs.pages import pages
+from tests.docs.pages import ROOT, pages
 
 ROUTE = re.compile(r"`(GET|POST|PUT|DELETE) (/[^`?]*)`")
 COMMAND = re.compile(r"`holdfast ([a-z ]+)")
+CODES = re.compile(r"^\| ((?:`[a-z_]+`(?:, )?)+) \| (\d{3}) \|", re.MULTILINE)
 
 
 def page(name: str) -> str:
@@ -55,3 +59,33 @@ def test_the_page_about_http_names_all_routes() -> None:
         for method in route.methods or ()
     }
     assert set(ROUTE.findall(page("docs/http.md"))) == served
+
+
+def test_the_page_about_http_names_the_code_and_status_of_every_error() -> None:
+    kinds = {kind for kind, _ in VERDICTS} | set(e.StoreError.__subclasses__())
+    answered = {(kind.code, verdict_of(kind()).status) for kind in kinds}
+    told = [
+        (code, int(status))
+        for codes, status in CODES.findall(page("docs/http.md"))
+        for code in re.findall(r"[a-z_]+", codes)
+    ]
+    assert sorted(told) == sorted(answered)
+
+
+def test_the_page_about_the_layers_names_them_as_the_linter_does() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    [lines] = [one["layers"] for one in contracts if one["id"] == "layers"]
+    enforced = [set(re.findall(r"\w+", line)) for line in reversed(lines)]
+    cells = re.findall(r"^\| (\*?`[^|]*) \|", page("ARCHITECTURE.md"), re.MULTILINE)
+    assert [set(re.findall(r"`(\w+)`", cell)) for cell in cells] == enforced
+    unbuilt = {name for cell in cells for name in re.findall(r"\*`(\w+)`\*", cell)}
+    package = ROOT / "src" / "holdfast"
+    built = {path.stem for path in package.iterdir()}
+    assert unbuilt == set().union(*enforced) - built
+
+
+def test_the_front_page_leads_to_every_other_page() -> None:
+    linked = set(re.findall(r"\]\((docs/[^)#]+)\)", page("README.md")))
+    shown = {one.name for one in pages() if one.name.startswith("docs/")}
+    assert {name for name in shown - linked if not name.startswith("docs/adr/")} == set()

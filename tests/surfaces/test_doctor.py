@@ -13,7 +13,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from holdfast.app import Holdfast
+from holdfast.cli import doctor
 from holdfast.cli.main import app
+from holdfast.errors import StoreBroken
 from holdfast.local import LocalOperations
 from holdfast.operations import Wanted
 from holdfast.services.doctor import OVERDUE, examine_sweeps, examine_work
@@ -75,6 +77,18 @@ def test_a_store_that_is_not_there_is_a_problem_and_is_not_made(tmp_path: Path) 
     assert told["database"][0][0] == "problem"
     assert "holdfast migrate" in str(told["database"][0][2])
     assert not place.exists()
+
+
+def test_what_fails_meanwhile_is_told_with_the_code_to_look_up(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise StoreBroken("disk I/O error")
+
+    monkeypatch.setattr(doctor, "with_store", fail)
+    verdict, text, mend = findings(url)["database"][-1]
+    assert (verdict, text) == ("problem", "store_broken: disk I/O error")
+    assert "docs/http.md" in str(mend)
 
 
 def test_a_schema_of_another_version_is_a_problem(url: str) -> None:

@@ -70,7 +70,8 @@ async def _store(url: str) -> list[Finding]:
         found.append(await with_store(url, examine_sweeps))
         return found + await with_operations(url, None, _work)
     except HoldfastError as error:
-        return [*found, problem("database", str(error), "see the error's code in docs/http.md")]
+        text = f"{error.reason_code}: {error}"
+        return [*found, problem("database", text, "see the code in docs/http.md, under Codes")]
 
 
 async def _server(url: str) -> list[Finding]:

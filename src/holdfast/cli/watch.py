@@ -36,7 +36,7 @@ from holdfast.cli.running import (
     with_operations,
 )
 from holdfast.cli.showing import instant, plain, say
-from holdfast.errors import Forbidden, ServerFailed, StoreUnavailable
+from holdfast.errors import ServerFailed, StoreUnavailable
 from holdfast.flow.phrases import count
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.states import LIVE, State
@@ -130,11 +130,8 @@ async def _look(operations: Operations, names: Sequence[str], query: Query) -> L
     )
 
 
-async def _live_workers(operations: Operations) -> int | None:
-    try:
-        roll = await operations.workers()
-    except Forbidden:  # with a token of one tenant; they serve all
-        return None
+async def _live_workers(operations: Operations) -> int:
+    roll = await operations.workers()
     return sum(worker.is_live(roll.now) for worker in roll.workers)
 
 

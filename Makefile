@@ -45,7 +45,7 @@ bench: $(STAMP) system-packages ## Holdfast and its peers on one PostgreSQL, in 
 	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(ARGS)
 
 bench-store: $(STAMP) system-packages ## both stores against hand-written SQL, in one run
-	@$(call run_part,bench/store.py bench/store/__main__.py,-m bench.store,issue 2)
+	@$(BIN)/python -m bench.store $(ARGS)
 
 chaos: $(STAMP) system-packages ## a seeded nemesis over workers and stores: SECONDS=300 SEED=7
 	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -60,7 +60,7 @@ requirements: $(STAMP) ## each requirement with its tests, the open ones, and th
 	@$(BIN)/python -m tools.requirements $(ARGS)
 
 docs: $(STAMP) ## write the generated files again
-	@$(call run_part,tools/generate.py,-m tools.generate,issue 2)
+	@$(BIN)/python -m tools.generate $(ARGS)
 
 fmt: $(STAMP) ## format, and fix what the linter can
 	$(BIN)/ruff format .
@@ -78,6 +78,3 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
-
-# $(call run_part,FILES,MODULE,WHEN): run a part of the project, or say that it is not built yet.
-run_part = $(if $(wildcard $(1)),$(BIN)/python $(2) $(ARGS),{ echo "make $@: not built yet; it comes with $(3)." >&2; exit 1; })

@@ -40,7 +40,7 @@ from holdfast.options import Backoff, check_fields, job_fields
 from holdfast.ports import LogLine, Page, Query, QueueStatus, SubmitRefused, WorkerStatus
 from holdfast.services.session import Session
 from holdfast.spans import Span, span_seconds
-from holdfast.stores.finding import narrowing
+from holdfast.stores.narrowing import narrowing
 from holdfast.tasks import Task
 from holdfast.telemetry.tracing import trace_id_of
 from holdfast.webhooks import MadeWebhook, WantedWebhook, WebhookDesk, WebhookList, WebhookView

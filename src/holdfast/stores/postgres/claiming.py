@@ -17,7 +17,7 @@ from holdfast.stores.columns import claimed_job, read_created_text, read_job
 from holdfast.stores.fit import fit
 from holdfast.stores.law import AGEING
 from holdfast.stores.postgres.connections import Connection, Connections
-from holdfast.stores.postgres.cursors import NOWHERE, Cursors
+from holdfast.stores.postgres.entering import NOWHERE, Cursors
 from holdfast.stores.postgres.submitting import Submitting
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.ranges import Range, ranges, servable, windows

@@ -30,8 +30,8 @@ from holdfast.ports import (
 from holdfast.stores import webhooks
 from holdfast.stores.cursors import LOWEST, read_cursor, write_cursor
 from holdfast.stores.entries import dictionary_problems, entries, named
-from holdfast.stores.finding import looks, narrowing
 from holdfast.stores.logs import read_log
+from holdfast.stores.narrowing import looks, narrowing
 from holdfast.stores.postgres.base import BY_BLOCKS, PLANNED_EACH_TIME, Base
 from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.tokens import NEWEST, check_id, read_token

@@ -30,8 +30,8 @@ from holdfast.ports import (
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
 from holdfast.stores.cursors import read_position, write_position
 from holdfast.stores.entries import dictionary_problems, entries, named
-from holdfast.stores.finding import looks, narrowing
 from holdfast.stores.logs import read_log
+from holdfast.stores.narrowing import looks, narrowing
 from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
 from holdfast.stores.tokens import read_token
 from holdfast.stores.webhooks import read_webhook

@@ -6,7 +6,7 @@ from holdfast.identity import mint_id
 from holdfast.lifecycle.job import Created, Record
 from holdfast.lifecycle.states import Priority, State
 from holdfast.ports import Claimed
-from holdfast.stores.postgres.cursors import (
+from holdfast.stores.postgres.entering import (
     ARMS,
     CHEAP_SECONDS,
     CURSOR_AFTER,

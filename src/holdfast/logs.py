@@ -36,6 +36,16 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class Severity(StrEnum):
+    """How grave a line is, from the least."""
+
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+    CRITICAL = "CRITICAL"
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object per line, in ASCII: nothing in it can break the line or move a cursor."""
 
@@ -98,7 +108,7 @@ def printable(text: str) -> str:
 
 def configure_logging(
     format: LogFormat | str = LogFormat.TEXT,
-    level: str | int = "INFO",
+    level: str | int = Severity.INFO,
     *,
     worker: str | None = None,
     stream: TextIO | None = None,

@@ -96,6 +96,7 @@ def test_lists_and_truth_are_said_as_toml_does(here: Path) -> None:
         ("port = 8080.5", "port:"),
         ("port = 70000", "port:"),
         ("log_format = 'xml'", "log_format:"),
+        ("log_level = 'loud'", "log_level:"),
         ("queues = [1]", "queues must be"),
         ("[serve]\nport = 1", "serve must be"),
         ("port = ", "is not TOML"),
@@ -122,6 +123,19 @@ def test_a_file_that_is_named_and_not_there_is_refused(here: Path) -> None:
 def test_a_variable_that_does_not_fit_is_shown_as_such(here: Path) -> None:
     assert settings(HOLDFAST_PORT="x")["port"] == ("(unfit)", "HOLDFAST_PORT")
     assert call("serve", HOLDFAST_PORT="x").exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["up", "serve", "reconcile", "worker x:y"])
+def test_an_unknown_level_is_refused_before_anything_begins(here: Path, command: str) -> None:
+    done = call(*command.split(), "--log-level", "loud")
+    assert done.exit_code == 2
+    assert "'loud' is not one of" in done.stderr
+    assert not (here / "holdfast.db").exists()
+
+
+def test_a_level_may_be_written_small(here: Path) -> None:
+    (here / "holdfast.toml").write_text("log_level = 'warning'\n")
+    assert settings()["log_level"] == ("WARNING", "holdfast.toml")
 
 
 def test_passwords_are_not_shown(here: Path) -> None:

@@ -44,7 +44,7 @@ from holdfast.config import shown
 from holdfast.flow.clean import FOREVER, Cleaned
 from holdfast.flow.recover import Swept
 from holdfast.lifecycle.job import JobId
-from holdfast.logs import LogFormat, configure_logging
+from holdfast.logs import LogFormat, Severity, configure_logging
 from holdfast.ports import Store
 from holdfast.services.reconciler import TICK_SECONDS
 from holdfast.telemetry import Meters
@@ -73,7 +73,7 @@ def reconcile(
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = HOST,
     log_format: LogStyle = LogFormat.TEXT,
-    log_level: LogLevel = "INFO",
+    log_level: LogLevel = Severity.INFO,
     as_json: AsJson = False,
 ) -> None:
     """Look for lost leases, passed deadlines and timers; clean old jobs; tell webhooks of ends.

@@ -42,7 +42,7 @@ from holdfast.cli.worker import load_app
 from holdfast.errors import CannotServe
 from holdfast.flow.clean import FOREVER
 from holdfast.http.limits import Limits
-from holdfast.logs import LogFormat, configure_logging
+from holdfast.logs import LogFormat, Severity, configure_logging
 from holdfast.services.reconciler import TICK_SECONDS
 from holdfast.services.worker import GRACE_SECONDS, POLL_SECONDS
 from holdfast.wiring import Address, read_address
@@ -69,7 +69,7 @@ def serve(
     access_log: AccessLog = False,
     webhooks_allow: WebhooksAllow = "",
     log_format: LogStyle = LogFormat.TEXT,
-    log_level: LogLevel = "INFO",
+    log_level: LogLevel = Severity.INFO,
 ) -> None:
     """Serve the HTTP API until SIGTERM or Ctrl-C; a second one ends the grace.
 
@@ -118,7 +118,7 @@ def up(
     webhooks_allow: WebhooksAllow = "",
     access_log: AccessLog = False,
     log_format: LogStyle = LogFormat.TEXT,
-    log_level: LogLevel = "INFO",
+    log_level: LogLevel = Severity.INFO,
 ) -> None:
     """Run everything in one process: API, reconciler, janitor, webhooks and, with an app, a worker.
 

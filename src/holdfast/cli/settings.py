@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.config import variable
-from holdfast.logs import LogFormat
+from holdfast.logs import LogFormat, Severity
 
 
 def setting(flag: str, help: str, **more: Any) -> Any:
@@ -89,7 +89,9 @@ MetricsPort = Annotated[
 ]
 MetricsHost = Annotated[str, setting("--metrics-host", "On which address.")]
 LogStyle = Annotated[LogFormat, setting("--log-format", "How log lines look.")]
-LogLevel = Annotated[str, setting("--log-level", "What is logged at least.")]
+LogLevel = Annotated[
+    Severity, setting("--log-level", "What is logged at least.", case_sensitive=False)
+]
 
 HOST, PORT = "127.0.0.1", 8080
 

@@ -33,7 +33,7 @@ from holdfast.cli.settings import (
 )
 from holdfast.cli.showing import plain
 from holdfast.errors import HoldfastError
-from holdfast.logs import LogFormat, configure_logging
+from holdfast.logs import LogFormat, Severity, configure_logging
 from holdfast.services.crew import MEMBER, Crew, watch_lifeline
 from holdfast.services.rounds import first_of
 from holdfast.services.worker import GRACE_SECONDS, LET_GO_SECONDS, POLL_SECONDS, Worker
@@ -64,7 +64,7 @@ def worker(
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = HOST,
     log_format: LogStyle = LogFormat.TEXT,
-    log_level: LogLevel = "INFO",
+    log_level: LogLevel = Severity.INFO,
 ) -> None:
     """Run the jobs of some queues until SIGTERM or Ctrl-C; a second one ends the grace.
 

@@ -32,7 +32,7 @@ RESULTS = Path(__file__).parent / "results" / "bench.json"
 QUICK_RESULTS = RESULTS.with_name("quick.json")
 """Apart: the docs are made from the other, which takes hours to measure."""
 PAGE = ROOT / "docs" / "performance.md"
-PICTURE = ROOT / "docs" / "performance.png"
+PICTURE, FIGURES = PAGE.with_suffix(".png"), PAGE.with_suffix(".json")
 PLOT_PACKAGE = "matplotlib==3.10.7"
 # A log has no width of its own, and the tables are wide.
 console = Console() if sys.stdout.isatty() else Console(width=180)
@@ -220,13 +220,23 @@ def keep(results: Results) -> None:
     """Write down what there is so far."""
     file = results_file(results.quick)
     file.parent.mkdir(exist_ok=True)
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
+    file.write_bytes(encoded(results))
+
+
+def encoded(results: Results) -> bytes:
+    """Write results as JSON that a person can read, too."""
+    return msgspec.json.format(msgspec.json.encode(results), indent=1)
 
 
 def write_docs(results: Results, source: Path) -> None:
-    """Draw the picture, and put it with the tables into the page; an old one is not shown."""
+    """Draw the picture, and put it with the tables into the page; an old one is not shown.
+
+    Every figure of every round lies beside the page.
+    """
     report.write_docs(PAGE, results, with_picture=drawn(source))
-    console.print(f"written to {PAGE.relative_to(ROOT)}")
+    FIGURES.write_bytes(encoded(results))
+    for file in (PAGE, FIGURES):
+        console.print(f"written to {file.relative_to(ROOT)}")
 
 
 def drawn(source: Path) -> bool:

@@ -23,7 +23,6 @@ from bench.protocol import ROOT, STOP_SECONDS, Program, ProgramError, Reply, num
 
 CONNECTIONS = 64
 LISTENERS = 500
-EMPTY_POSTS = 10_000
 CLIENT = Program("http", (sys.executable, "-m", "bench.programs.http"))
 BEGIN_SECONDS, STOCK_SECONDS = 60.0, 1800.0
 PROVEN_JOBS = 100_000
@@ -33,6 +32,8 @@ PROVEN_JOBS = 100_000
 class Scale(Struct, frozen=True, kw_only=True):
     """How much of everything."""
 
+    empties: int = 10_000
+    """Empty POSTs that submits are compared with."""
     singles: int = 10_000
     batched: int = 100_000
     samples: int = 40
@@ -42,7 +43,7 @@ class Scale(Struct, frozen=True, kw_only=True):
     listed: int = 1_000_000
 
 
-QUICK = Scale(singles=1_000, batched=5_000, samples=5, burst=200, listed=5_000)
+QUICK = Scale(empties=2_000, singles=1_000, batched=5_000, samples=5, burst=200, listed=5_000)
 
 
 def cells(ours: Sequence[Contestant], scale: Scale) -> Iterator[Cell]:
@@ -53,7 +54,9 @@ def cells(ours: Sequence[Contestant], scale: Scale) -> Iterator[Cell]:
     ):
         variant = f"{name}, {CONNECTIONS} connections"
         for one in ours:
-            yield _cell(variant, one, jobs, submits, callers=CONNECTIONS, task=mode)
+            yield _cell(
+                variant, one, jobs, submits, callers=CONNECTIONS, task=mode, samples=scale.empties
+            )
     for one in ours:
         variant = f"events to {LISTENERS} listeners"
         yield _cell(variant, one, scale.burst, listeners, callers=LISTENERS, samples=scale.samples)
@@ -70,9 +73,12 @@ def _cell(variant: str, one: Contestant, jobs: int, measure: Any, **more: Any) -
 
 
 def submits(cell: Cell, place: Place) -> list[Finding]:
-    """Measure submits from many connections; `cell.task` says whether single or in batches."""
+    """Measure submits from many connections; `cell.task` says whether single or in batches.
+
+    Before them come `cell.samples` empty POSTs.
+    """
     with serving("bench.programs.empty") as url:
-        empty = _rate(_asked("submit", url, cell, mode="empty", jobs=EMPTY_POSTS))
+        empty = _rate(_asked("submit", url, cell, mode="empty", jobs=cell.samples))
     with _holdfast(place) as url:
         reply = _asked("submit", url, cell, mode=cell.task, jobs=cell.jobs)
     verify(cell, place, int(number("http", reply, "written")))

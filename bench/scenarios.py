@@ -14,8 +14,6 @@ from bench.measuring import Cell
 from bench.peers import Pace
 
 CALLERS = 100
-LARGER_ROUNDS = 3
-"""Of drains that take longer than the usual, at most."""
 KILOBYTE = 1024
 
 
@@ -121,7 +119,6 @@ def drains(field: Field) -> Iterator[Cell]:
                 measuring.drain,
                 analysed=condition.analysed,
                 processes=condition.processes,
-                most_rounds=condition.most_rounds,
             )
 
 
@@ -133,7 +130,6 @@ class Condition(Struct, frozen=True, kw_only=True):
     processes: int = 1
     twice: bool = False
     """Whether these are twice the usual jobs."""
-    most_rounds: int | None = None
 
     @property
     def plain(self) -> bool:
@@ -147,10 +143,8 @@ def _conditions(scale: Scale) -> Iterator[Condition]:
     yield Condition(jobs=scale.jobs)
     if scale.larger:
         for analysed in (True, False):
-            yield Condition(
-                jobs=2 * scale.jobs, analysed=analysed, twice=True, most_rounds=LARGER_ROUNDS
-            )
-        yield Condition(jobs=scale.jobs, processes=2, most_rounds=LARGER_ROUNDS)
+            yield Condition(jobs=2 * scale.jobs, analysed=analysed, twice=True)
+        yield Condition(jobs=scale.jobs, processes=2)
 
 
 def _spared(one: Contestant, condition: Condition) -> bool:

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from bench import __main__ as bench_main
-from bench.__main__ import arguments, drawn, earlier, keep, scale_of
+from bench.__main__ import arguments, drawn, earlier, keep, scale_of, write_docs
 from bench.figures import Measurement
+from bench.report import BEGIN, END
 from bench.running import Results
 from bench.scenarios import QUICK, Scale
 
@@ -65,3 +66,15 @@ def test_a_picture_that_could_not_be_drawn_is_not_shown(
 ) -> None:
     monkeypatch.setattr(bench_main, "plotting_python", lambda _: tmp_path / "no-python")
     assert not drawn(tmp_path / "bench.json")
+
+
+def test_every_figure_lies_beside_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, figures = tmp_path / "performance.md", tmp_path / "performance.json"
+    page.write_text(f"{BEGIN}{END}")
+    for name, value in (("ROOT", tmp_path), ("PAGE", page), ("FIGURES", figures)):
+        monkeypatch.setattr(bench_main, name, value)
+    monkeypatch.setattr(bench_main, "drawn", lambda _: False)
+    results = Results(machine="m", python="3")
+    write_docs(results, tmp_path / "bench.json")
+    assert msgspec.json.decode(figures.read_bytes(), type=Results) == results
+    assert "- m, shared by client and server" in page.read_text()

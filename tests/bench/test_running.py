@@ -227,7 +227,10 @@ def _drains_of(name: str = "one", **changes: Any) -> list[tuple[int, str]]:
         scale=Scale(jobs=100, middling_jobs=30, slow_jobs=7),
         measured=Measured(),
     )
-    return [(cell.jobs, cell.variant) for cell in drains(field)]
+    cells = list(drains(field))
+    # Every drain is measured in every round.
+    assert {cell.most_rounds for cell in cells} == {None}
+    return [(cell.jobs, cell.variant) for cell in cells]
 
 
 def test_everybody_fast_is_drained_under_every_condition() -> None:

@@ -11,8 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import UnsupportedMedia, ValidationError
+from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.payload import BODY_LIMIT, DEPTH_LIMIT, has_twins
-from holdfast.views import micros
+from holdfast.views import JobView, micros
 
 T = TypeVar("T")
 JSON = "application/json"
@@ -78,6 +79,11 @@ def read_instant(date: datetime | None, name: str) -> int | None:
 def answer(value: Any, status: int = 200, **headers: str) -> Response:
     """Answer with a value as JSON."""
     return Response(_encoder.encode(value), status, headers=headers or None, media_type=JSON)
+
+
+def answer_job(record: Job, status: int = 200) -> Response:
+    """Answer with a job, and with its revision for `If-Match`."""
+    return answer(JobView.of(record), status, etag=f'"{record.rev}"')
 
 
 def _check_media(request: Request) -> None:

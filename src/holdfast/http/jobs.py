@@ -16,7 +16,7 @@ from starlette.responses import Response
 from holdfast.errors import HoldfastError, ResultTimeout, TooLarge, ValidationError
 from holdfast.flow.lineage import Lineage
 from holdfast.http.asking import Ask, asking
-from holdfast.http.bodies import answer, read_instant, read_json
+from holdfast.http.bodies import answer, answer_job, read_instant, read_json
 from holdfast.http.documents import KEY, REVISION, TENANT, documented
 from holdfast.http.names import Name
 from holdfast.http.problems import problem_of
@@ -156,7 +156,7 @@ async def get_job(
     """
     record = await _awaited(ask, job, wait)
     if dialect is None:
-        return _job(record)
+        return answer_job(record)
     events = await ask.jobs.events(job)
     return answer(DIALECTS[dialect].render(record, events), etag=f'"{record.rev}"')
 
@@ -185,7 +185,7 @@ async def get_result(
         outcome = ask.jobs.outcome(job, wait)
         ending = await (ask.house.ending.unless(outcome) if wait else outcome)
     if ending is None:
-        return _job(await ask.jobs.get(job), 202)
+        return answer_job(await ask.jobs.get(job), 202)
     told = ending.outcome
     body = NOTHING if told.body is None else Raw(told.body)
     good = told.state is State.SUCCEEDED
@@ -217,7 +217,7 @@ async def cancel_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> R
         request_id=ask.key,
         expected_rev=ask.expected_rev,
     )
-    return _job(record)
+    return answer_job(record)
 
 
 @router.post(
@@ -233,7 +233,7 @@ async def signal_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> R
         request_id=ask.key,
         expected_rev=ask.expected_rev,
     )
-    return _job(record)
+    return answer_job(record)
 
 
 @router.post(
@@ -251,7 +251,7 @@ async def resolve_step(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) ->
         request_id=ask.key,
         expected_rev=ask.expected_rev,
     )
-    return _job(record)
+    return answer_job(record)
 
 
 @router.get("/{job}/why", **documented(_200=Explanation))
@@ -312,10 +312,6 @@ def _receipt(outcome: Submitted) -> Receipt:
         job=JobView.of(outcome.job),
         message=None if outcome.created else EXISTING,
     )
-
-
-def _job(record: Job, status: int = 200) -> Response:
-    return answer(JobView.of(record), status, etag=f'"{record.rev}"')
 
 
 async def _awaited(ask: Ask, job: str, wait: float) -> Job:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
 from holdfast.flow.redrive import Settled, Wish
 from holdfast.http.asking import Ask, asking
-from holdfast.http.bodies import answer, read_instant, unfit
+from holdfast.http.bodies import answer, answer_job, read_instant, unfit
 from holdfast.http.documents import KEY, REVISION, TENANT, documented
 from holdfast.http.names import Name
 from holdfast.http.scopes import Scope
@@ -122,7 +122,7 @@ async def redrive_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) 
         request_id=ask.key,
         expected_rev=ask.expected_rev,
     )
-    return answer(JobView.of(new), etag=f'"{new.rev}"')
+    return answer_job(new)
 
 
 @router.post(
@@ -134,7 +134,7 @@ async def discard_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) 
     record = await ask.jobs.discard(
         job, reason=said.reason, request_id=ask.key, expected_rev=ask.expected_rev
     )
-    return answer(JobView.of(record), etag=f'"{record.rev}"')
+    return answer_job(record)
 
 
 def _filter(wanted: LettersWanted) -> LetterFilter:

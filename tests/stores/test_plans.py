@@ -278,16 +278,24 @@ async def test_events_of_a_type_are_found_by_an_index_whether_rare_or_common(
     await connection.close()
 
 
-async def test_events_are_vacuumed_by_their_number_and_not_by_their_share(
-    postgres_url: str,
+@pytest.mark.parametrize(
+    ("table", "of", "most"),
+    [
+        # A read of the tail reads so many that are in no block range yet: 8 MB of them.
+        ("events", "vacuum_insert", 50_000),
+        # So many dead entries may lie before what a claim looks for.
+        ("jobs", "vacuum", 20_000),
+    ],
+)
+async def test_a_vacuum_comes_by_number_and_not_by_share(
+    postgres_url: str, table: str, of: str, most: int
 ) -> None:
     connection = await connected(postgres_url)
-    asked = "SELECT unnest(reloptions) FROM pg_class WHERE oid = 'events'::regclass"
-    options = dict(row[0].split("=") for row in await connection.fetch(asked))
+    asked = "SELECT unnest(reloptions) FROM pg_class WHERE relname = $1"
+    options = dict(row[0].split("=") for row in await connection.fetch(asked, table))
     await connection.close()
-    assert float(options["autovacuum_vacuum_insert_scale_factor"]) == 0
-    # A read of the tail reads so many that are in no block range yet: 8 MB of them.
-    assert int(options["autovacuum_vacuum_insert_threshold"]) <= 50_000
+    assert float(options[f"autovacuum_{of}_scale_factor"]) == 0
+    assert int(options[f"autovacuum_{of}_threshold"]) <= most
 
 
 @pytest.fixture(scope="module")

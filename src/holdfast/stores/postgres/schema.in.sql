@@ -94,7 +94,9 @@ CREATE TABLE jobs (
     live_parent_id uuid GENERATED ALWAYS AS (
         CASE WHEN finished_at IS NULL AND link_kind = {{link.child}} THEN parent_id END) STORED,
 {{law.postgres.job_checks}}
-) WITH (fillfactor = 50);
+-- A claim reads past the dead. So a vacuum comes by their number, which is bounded, and not by their
+-- share of a table that keeps what is finished.
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
 
 -- Half-empty pages and no index on what a finish changes: so a finish is a HOT update.
 CREATE INDEX jobs_claim ON jobs (queue, needs, priority, claim_order, id)

@@ -119,7 +119,9 @@ CREATE TABLE jobs (
     CONSTRAINT attempt_by_state CHECK (CASE WHEN (state) = ANY ('{1,12}'::smallint[]) THEN attempt = 0 WHEN state BETWEEN 3 AND 8 THEN attempt > 0 ELSE attempt >= 0 END),
     CONSTRAINT counters CHECK (rev >= 1 AND failures BETWEEN 0 AND attempt AND releases >= 0 AND beats >= 0),
     CONSTRAINT beats_owned CHECK (beats = 0 OR state BETWEEN 3 AND 4)
-) WITH (fillfactor = 50);
+-- A claim reads past the dead. So a vacuum comes by their number, which is bounded, and not by their
+-- share of a table that keeps what is finished.
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
 
 -- Half-empty pages and no index on what a finish changes: so a finish is a HOT update.
 CREATE INDEX jobs_claim ON jobs (queue, needs, priority, claim_order, id)

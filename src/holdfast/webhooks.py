@@ -34,6 +34,8 @@ TOLERANCE_SECONDS = 300
 """How old a message may be that a receiver takes for genuine: an older one may be replayed."""
 LIMIT = 100
 """Webhooks of a tenant: each end of a job makes a job for every one of them."""
+READ_AT_ONCE = 100
+"""How many are read at once, at least, for whoever may see only some of them."""
 DEFAULT_TENANT = "default"
 
 
@@ -249,10 +251,10 @@ class WebhookDesk:
         """List webhooks, newest first."""
         # One more than asked for tells whether there is a next page.
         key = None if before is None else self._read_place(before)
-        found = await self._store.webhooks(tenant=self._tenant, before=key, limit=limit + 1)
+        found = await self._visible(key, limit + 1)
         page = found[:limit]
         return WebhookList(
-            webhooks=[WebhookView.of(hook) for hook in page if self._covers(hook.queue)],
+            webhooks=[WebhookView.of(hook) for hook in page],
             next=self._place(page[-1]) if len(found) > limit else None,
         )
 
@@ -265,6 +267,18 @@ class WebhookDesk:
         found = await self._found(id)
         removed = await self._store.remove_webhook(found.id, tenant=found.tenant, actor=self._actor)
         return WebhookView.of(removed or found)
+
+    async def _visible(self, before: tuple[str, str] | None, count: int) -> list[Webhook]:
+        """Read past those of other queues until there are so many, or the list ends."""
+        at_once = count if self._queues is None else max(count, READ_AT_ONCE)
+        mine: list[Webhook] = []
+        while len(mine) < count:
+            found = await self._store.webhooks(tenant=self._tenant, before=before, limit=at_once)
+            mine += [hook for hook in found if self._covers(hook.queue)]
+            if len(found) < at_once:
+                break
+            before = found[-1].key
+        return mine[:count]
 
     async def _found(self, id: str) -> Webhook:
         known = await self._store.look_up_webhooks(id, tenant=self._tenant) if _is_id(id) else []

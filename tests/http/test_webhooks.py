@@ -173,3 +173,22 @@ async def test_a_token_for_some_queues_has_a_say_over_these_webhooks_alone(
     listed = (await bound.get("/v1/webhooks")).json()["webhooks"]
     assert [one["queue"] for one in listed] == ["mails"]
     assert (await bound.delete(f"/v1/webhooks/{everything['id']}")).status_code == 404
+
+
+async def test_a_page_for_some_queues_is_full_and_goes_on_after_its_own_last_one(
+    call: Call, server: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everybodys = call("operator@mine")
+    for number in range(6):
+        queue = "mails" if number % 3 == 0 else "other"
+        wanted = HOOK | {"id": f"n{number}", "queue": queue}
+        assert (await everybodys.post("/v1/webhooks", json=wanted)).status_code == 201
+    monkeypatch.setattr(type(server.state.house.doorkeeper), "caller", OfQueues.caller)
+    monkeypatch.setattr("holdfast.webhooks.READ_AT_ONCE", 2)
+    bound = call(None)
+    first = (await bound.get("/v1/webhooks", params={"limit": 1})).json()
+    assert ([one["id"] for one in first["webhooks"]], first["next"]) == (["n3"], "n3")
+    rest = (await bound.get("/v1/webhooks", params={"limit": 1, "before": "n3"})).json()
+    assert ([one["id"] for one in rest["webhooks"]], rest["next"]) == (["n0"], None)
+    both = (await bound.get("/v1/webhooks", params={"limit": 2})).json()
+    assert ([one["id"] for one in both["webhooks"]], both["next"]) == (["n3", "n0"], None)

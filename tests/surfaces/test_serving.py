@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -201,10 +202,25 @@ def test_an_address_that_is_taken_is_named(place: Path) -> None:
     assert "in use" in done.stderr
 
 
-def test_beyond_this_machine_it_does_not_serve_without_tokens(place: Path) -> None:
-    done = typed(place, "up", "--host", "0.0.0.0", "--port", "0")
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(("serve", "--url", "jobs.db"), id="serve"),
+        pytest.param(("up",), id="up"),
+        pytest.param(("up", "jobs_app:app"), id="up with a worker"),
+    ],
+)
+def test_beyond_this_machine_it_says_nothing_of_serving_without_tokens(
+    place: Path, command: tuple[str, ...]
+) -> None:
+    assert typed(place, "migrate", "--url", "jobs.db").returncode == 0
+    done = typed(place, *command, "--host", "0.0.0.0", "--port", "0")
     assert done.returncode == 1
-    assert "tokens" in done.stderr
+    assert done.stderr.startswith("error no_tokens: ")
+    assert "holdfast token create" in done.stderr
+    assert done.stderr.count("\n") == 1
+    workers = typed(place, "workers", "--all", "--url", "jobs.db", "--json")
+    assert json.loads(workers.stdout)["workers"] == []
 
 
 def test_a_database_that_is_away_makes_a_server_that_says_so(place: Path) -> None:

@@ -21,6 +21,7 @@ from holdfast.http.opening import Beside
 from holdfast.http.server import make_server
 from holdfast.outside import Outside
 from holdfast.ports import Store
+from holdfast.services.rounds import first_of
 from holdfast.services.worker import Worker
 from holdfast.telemetry import Meters
 from holdfast.wiring import Address, make_store
@@ -68,15 +69,15 @@ class Door(Struct, frozen=True, kw_only=True):
         )
 
 
-async def serve(gateway: Gateway) -> None:
-    """Serve until a signal; a second one hurries."""
+async def serve(gateway: Gateway, announce: Callable[[], None]) -> None:
+    """Serve until a signal; a second one hurries. Announces it once nothing refuses it."""
 
     def stop() -> None:
         gateway.stop()
         on_signals(gateway.hurry)
 
     on_signals(stop)
-    await gateway.run()
+    await gateway.run(announce)
 
 
 class Whole:
@@ -106,17 +107,22 @@ class Whole:
         """The name that its claims are written under."""
         return None if self._worker is None else self._worker.name
 
-    async def run(self) -> int:
+    async def run(self, announce: Callable[[], None]) -> int:
         """Serve in a thread and work here, until a signal or the death of either."""
-        ended = asyncio.Event()
+        begun, ended = asyncio.Event(), asyncio.Event()
         on_signals(ended.set)
-        front = _Front(self._gateway, ended)
+        front = _Front(self._gateway, begun, ended)
         front.start()
         stopping = asyncio.create_task(self._stop_with(ended))
-        code = await self._work(ended)
+        # What refuses to serve refuses before a worker has claimed anything.
+        await first_of(begun.wait(), ended.wait())
+        works, code = begun.is_set(), 0
+        if works:
+            announce()
+            code = await self._work(ended)
         await stopping
         await asyncio.to_thread(front.join)
-        if self._app is not None and self._worker is not None:
+        if works and self._app is not None and self._worker is not None:
             await end_with(self._app, self._worker, code)
         if front.died is not None:
             raise front.died
@@ -156,19 +162,22 @@ class _Front(threading.Thread):
     When it ends, whatever else runs is to end, too.
     """
 
-    def __init__(self, gateway: Gateway, ended: asyncio.Event) -> None:
-        """Take what runs there, and what tells its end to this loop."""
+    def __init__(self, gateway: Gateway, begun: asyncio.Event, ended: asyncio.Event) -> None:
+        """Take what runs there, and what tells its beginning and its end to this loop."""
         super().__init__(name="holdfast-gateway", daemon=True)
         self.died: BaseException | None = None
         self._gateway = gateway
-        self._ended = ended
+        self._begun, self._ended = begun, ended
         self._loop = asyncio.get_running_loop()
 
     def run(self) -> None:
         """Serve until the gateway is stopped."""
         try:
-            asyncio.run(self._gateway.run())
+            asyncio.run(self._gateway.run(partial(self._tell, self._begun)))
         except BaseException as error:  # noqa: BLE001  told by whoever joins it
             self.died = error
         finally:
-            self._loop.call_soon_threadsafe(self._ended.set)
+            self._tell(self._ended)
+
+    def _tell(self, what: asyncio.Event) -> None:
+        self._loop.call_soon_threadsafe(what.set)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -91,8 +92,7 @@ def serve(
             outside=read_outside(webhooks_allow),
         )
         gateway = door.gateway(address, loaded)
-    err.print(f"serving {gateway.url}; end with Ctrl-C", markup=False, soft_wrap=True)
-    run(front.serve(gateway))
+    run(front.serve(gateway, partial(_announce, gateway.url)))
 
 
 def up(
@@ -159,8 +159,12 @@ def up(
             )
     configure_logging(log_format, log_level, worker=house.worker_name)
     work = f"worker {house.worker_name} serves {queues}" if loaded else "no app, so no worker"
-    err.print(f"serving {house.url}; {work}; end with Ctrl-C", markup=False, soft_wrap=True)
-    raise typer.Exit(run(house.run()))
+    raise typer.Exit(run(house.run(partial(_announce, house.url, work))))
+
+
+def _announce(*facts: str) -> None:
+    said = "; ".join(facts)
+    err.print(f"serving {said}; end with Ctrl-C", markup=False, soft_wrap=True)
 
 
 def _limits(rate: float, burst: int, connections: int) -> Limits:

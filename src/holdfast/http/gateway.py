@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from math import ceil
 
@@ -64,14 +64,18 @@ class Gateway:
         host, port = self._socket.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
-    async def run(self) -> None:
-        """Serve until stopped; requests under way are answered, within the grace."""
+    async def run(self, begun: Callable[[], None] = lambda: None) -> None:
+        """Serve until stopped; requests under way are answered, within the grace.
+
+        `begun` is called once it is sure that it serves, before it answers anything.
+        """
         self._loop = asyncio.get_running_loop()
         # Its beginning and its end are told by whoever runs it.
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         try:
             async with self._app.router.lifespan_context(self._app):
                 if not self._stopped:
+                    begun()
                     await self._server.serve(sockets=[self._socket])
         finally:
             self._socket.close()

@@ -14,7 +14,7 @@ from holdfast.errors import BadData, BadTask
 from holdfast.lifecycle.payload import check_labels, check_text, check_time
 from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_problems
 from holdfast.lifecycle.states import Priority, State
-from holdfast.lifecycle.times import After, Time
+from holdfast.lifecycle.times import HORIZON, LONGEST_SPAN, After, Time
 from holdfast.spans import Span, span_micros, span_seconds
 
 CANCEL_GRACE_SECONDS = 10.0
@@ -206,7 +206,7 @@ def _times(options: JobOptions) -> dict[str, Any]:
         raise BadData("give a delay or a run_at, not both")
     times: dict[str, Any] = {}
     if "delay" in options:
-        times["run_at"] = After(span_micros(options["delay"], "delay"))
+        times["run_at"] = _from_now(options["delay"], "delay")
     if "run_at" in options:
         times["run_at"] = _instant(options["run_at"], "run_at")
     if "deadline" in options:
@@ -225,7 +225,16 @@ def _instant(value: Any, what: str) -> Time:
 def _deadline(value: Span | datetime) -> Time:
     if isinstance(value, datetime):
         return _instant(value, "deadline")
-    return After(span_micros(value, "deadline"))
+    return _from_now(value, "deadline")
+
+
+def _from_now(span: Span, what: str) -> After:
+    micros = span_micros(span, what)
+    if micros >= HORIZON:
+        raise BadData(
+            f"{what} must be under {LONGEST_SPAN}, not {span!r}; say a later time as a datetime"
+        )
+    return After(micros)
 
 
 def _priority(value: Any) -> Priority:

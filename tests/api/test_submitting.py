@@ -129,6 +129,8 @@ async def test_times_are_the_stores(app: Holdfast) -> None:
         ({"run_at": datetime(2040, 1, 1)}, "must say its time zone"),  # noqa: DTZ001
         ({"run_at": 1_700_000_000}, "microseconds since 1970"),
         ({"deadline": "x"}, "deadline must be a span"),
+        ({"delay": "6000d"}, r"delay must be under 500,000,000 seconds \(15.8 years\)"),
+        ({"deadline": "6000d"}, r"deadline must be under 500,000,000 seconds \(15.8 years\)"),
         ({"client_job_id": "not a uuid"}, "UUID of version 4"),
         ({"client_job_id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8"}, "UUID of version 4"),
         ({"unique": "live"}, "give one"),

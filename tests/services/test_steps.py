@@ -10,7 +10,14 @@ import pytest
 from holdfast import Context
 from holdfast.app import Holdfast
 from holdfast.durable.verdicts import NOT_HAPPENED, UNKNOWN, Happened
-from holdfast.errors import BadData, JobDeadLettered, Refused, WaitTimeout
+from holdfast.errors import (
+    BadData,
+    JobDeadLettered,
+    JobFailed,
+    PermanentError,
+    Refused,
+    WaitTimeout,
+)
 from holdfast.lifecycle.states import State
 from tests.services.test_worker import LIMIT, types, until
 
@@ -257,6 +264,45 @@ async def test_a_wait_that_times_out_raises_in_the_handler(app: Holdfast) -> Non
 
     async with app.worker(tick=0.05, poll=0.05):
         assert await (await asks.submit()).result(LIMIT) == "went on without"
+
+
+@pytest.mark.req("B26")
+@pytest.mark.parametrize("how", ["sleep", "wait_for", "sync.sleep", "sync.wait_for"])
+async def test_a_wait_beyond_what_can_be_kept_ends_the_job_at_its_first_attempt(
+    app: Holdfast, how: str
+) -> None:
+    @app.task(backoff="1ms")
+    async def waits(ctx: Context) -> None:
+        if how == "sleep":
+            await ctx.sleep("6000d")
+        else:
+            await ctx.wait_for("never", timeout="6000d")
+
+    @app.task(backoff="1ms")
+    def waits_in_a_thread(ctx: Context) -> None:
+        if how == "sync.sleep":
+            ctx.sync.sleep("6000d")
+        else:
+            ctx.sync.wait_for("never", timeout="6000d")
+
+    async with app.worker():
+        job = await (waits_in_a_thread if how.startswith("sync") else waits).submit()
+        with pytest.raises(JobFailed, match=r"under 500,000,000 seconds \(15.8 years\)"):
+            await job.result(LIMIT)
+    assert (job.record.error_code, job.record.attempt) == ("wait_too_long", 1)
+
+
+async def test_a_handler_may_go_past_a_wait_that_is_too_long(app: Holdfast) -> None:
+    @app.task(backoff="1ms")
+    async def tries_less(ctx: Context) -> int:
+        try:
+            await ctx.sleep("6000d")
+        except PermanentError:
+            await ctx.sleep("1ms")
+        return ctx.job.failures
+
+    async with app.worker(tick=0.05, poll=0.05):
+        assert await (await tries_less.submit()).result(LIMIT) == 0
 
 
 async def test_a_signal_that_raced_the_wait_is_not_lost(app: Holdfast) -> None:

@@ -38,6 +38,7 @@ from holdfast.errors import (
 )
 from holdfast.lifecycle.job import RESERVED
 from holdfast.lifecycle.payload import check_text, decode_body
+from holdfast.lifecycle.times import HORIZON, LONGEST_SPAN, seconds
 
 SLEEP = RESERVED + "sleep"
 """What a sleeping job waits for: nobody can send it."""
@@ -97,6 +98,7 @@ class Durable(Driver):
 
     def wait(self, signal: str, seconds: float | None) -> Steps:
         """Wait for a signal of any name, also of Holdfast's own."""
+        _check_span(seconds)
         use, entry = yield from self.arrive("wait", signal)
         if entry is None:
             # Alone: a job that is parked takes no record of a step that is under way.
@@ -247,6 +249,16 @@ class Durable(Driver):
     def write(self, request: Begin | Record) -> Generator[Effect, Any, None]:
         """Have something remembered of a step."""
         answered((yield request), Written)
+
+
+def _check_span(wanted: float | None) -> None:
+    """Refuse here what the ledger cannot keep: no later attempt could wait for it either."""
+    if wanted is not None and seconds(wanted) >= HORIZON:
+        raise PermanentError(
+            f"a sleep, or the timeout of a wait, must be under {LONGEST_SPAN}, "
+            f"not {wanted:,.0f} seconds; wait for less, several times",
+            code="wait_too_long",
+        )
 
 
 def answered(reply: Reply, wanted: type[Any]) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.errors import BadData
-from holdfast.lifecycle.times import HORIZON, LAST_INSTANT, After, Time
+from holdfast.lifecycle.times import HORIZON, LAST_INSTANT, LONGEST_SPAN, After, Time
 
 BODY_LIMIT = 1024 * 1024
 DEPTH_LIMIT = 64
@@ -110,7 +110,11 @@ def check_number(value: Any, what: str, *, low: int = 1, high: int = NUMBER_LIMI
 def check_time(value: Any, what: str) -> Time:
     """Check an instant or a span that can be neither taken for the other nor overflow."""
     if type(value) is After:
-        check_number(value.micros, f"the span of {what}", low=1 - HORIZON, high=HORIZON - 1)
+        if type(value.micros) is not int or abs(value.micros) >= HORIZON:
+            raise BadData(
+                f"the span of {what} must be under {LONGEST_SPAN}, in whole microseconds, "
+                f"not {value.micros!r}"
+            )
     elif type(value) is not int:
         raise BadData(f"{what} must be an instant in microseconds or After(…), not {value!r}")
     elif not HORIZON <= value <= LAST_INSTANT:

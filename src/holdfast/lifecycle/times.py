@@ -29,6 +29,9 @@ HORIZON = 500_000_000_000_000
 Stores send both through one array; `encode` refuses what could be taken for the other.
 """
 
+LONGEST_SPAN = "500,000,000 seconds (15.8 years)"
+"""What every span is under: `HORIZON` in words."""
+
 LAST_INSTANT = 253_402_300_800_000_000
 """The end of the year 9999: what every engine and language can still write as a date."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError
 from holdfast.flow import reasons as r
+from holdfast.flow.intervene import cancel
 from holdfast.flow.perform import perform
 from holdfast.flow.recover import sweep
 from holdfast.flow.why import why
@@ -82,6 +84,50 @@ async def test_a_sweep_that_ends_lost_jobs_brings_their_compensations(either_sto
         [undo] = await undoing(store, job)
         assert (undo.state, undo.task, undo.queue) == (State.QUEUED, job.task, job.queue)
     assert await undoing(store, late) == [], "it was never claimed"
+
+
+async def fail(store: Store, job: Job) -> None:
+    await perform(store, job.id, c.Fail(actor=owner_of(job), error_code="boom"))
+
+
+async def cancel_while_parked(store: Store, job: Job) -> None:
+    await do(store, job, c.Wait(actor=owner_of(job), signal="go"))
+    await cancel(store, job.id, CONTROL)
+
+
+async def lose(store: Store, job: Job) -> None:
+    await sweep(store, SWEEPER, jitter=lambda: 0.0)
+
+
+async def cancel_its_parent(store: Store, job: Job) -> None:
+    await do(store, job, c.Wait(actor=owner_of(job), signal="go"))
+    assert job.parent_id is not None
+    await cancel(store, job.parent_id, CONTROL)
+
+
+@pytest.mark.req("B18", "B19", "B28")
+@pytest.mark.parametrize("end", [fail, cancel_while_parked, lose, cancel_its_parent])
+async def test_a_compensation_is_found_by_the_correlation_of_what_it_undoes(
+    either_store: Store, end: Callable[[Store, Job], Awaitable[None]]
+) -> None:
+    store = either_store
+    parent = await running_job(store)
+    # Only what a sweep has to find lost has a lease that is over at once.
+    policy = BRIEF if end is lose else UNDOABLE
+    job = await running_job(
+        store,
+        policy=policy,
+        correlation_id="order-7",
+        parent_id=parent.id,
+        link_kind=Link.CHILD,
+    )
+    await end(store, job)
+    [undo] = await undoing(store, job)
+
+    found = (await store.find(Query(correlation_id="order-7"))).jobs
+    assert {one.id for one in found} == {job.id, undo.id}
+    [first] = await store.events(undo.id)
+    assert first.correlation_id == "order-7"
 
 
 @pytest.mark.req("B14", "B28")

@@ -131,6 +131,7 @@ async def test_completed_steps_are_undone_in_reverse_and_then_the_whole(app: Hol
     assert {ctx.job.compensates for ctx in shop.contexts} == {str(job.record.id)}
     assert shop.contexts[0].job.labels == {"of": "shop"}
     assert shop.contexts[0].job.correlation_id == "c-1"
+    assert {one.id async for one in app.jobs(correlation_id="c-1")} == {job.id, undo.id}
 
 
 @pytest.mark.req("B28")
@@ -258,7 +259,7 @@ async def test_a_redriven_compensation_undoes_the_rest_and_does_not_run_the_hand
     shop = Shop(app, retries=0)
     shop.refusals = 1
     async with app.worker(**BRISK):
-        job = await shop.order.submit("lamp", count=3)
+        job = await shop.order.options(correlation_id="c-1").submit("lamp", count=3)
         await job.wait(LIMIT)
         dead = await undoing(app, job)
         assert await dead.wait(LIMIT) is State.DEAD_LETTERED
@@ -267,6 +268,7 @@ async def test_a_redriven_compensation_undoes_the_rest_and_does_not_run_the_hand
         await again.result(LIMIT)
     assert shop.done == DID + UNDID
     assert (again.record.link_kind, again.record.parent_id) == (Link.COMPENSATION, dead.record.id)
+    assert {one.id async for one in app.jobs(correlation_id="c-1")} == {job.id, dead.id, again.id}
     assert (await job.events())[-1].facts["link"] == again.id
     assert shop.contexts[-1].job.compensates == str(job.record.id)
 

@@ -171,7 +171,9 @@ async def test_the_same_words_sent_many_times_at_once_are_kept_once(
 async def test_a_worker_elsewhere_can_undo_a_job(
     http: httpx.AsyncClient, store: Store, hand: Hand
 ) -> None:
-    await submit_one(store, policy=Policy(compensates=True), body=b'{"seat":3}')
+    await submit_one(
+        store, policy=Policy(compensates=True), body=b'{"seat":3}', correlation_id="order-7"
+    )
     job = await hand.started()
     await hand.report(
         said(job, "step", name="reserve", result="r-1"),
@@ -188,6 +190,8 @@ async def test_a_worker_elsewhere_can_undo_a_job(
         assert (await hand.say(undoing, "complete"))["accepted"]
 
     assert (await events(http, job)).count("job_compensated") == 1
+    found = (await http.get("/v1/jobs", params={"correlation_id": "order-7"})).json()["jobs"]
+    assert {one["internal_id"] for one in found} == {job["job"], undoing["job"]}
 
 
 async def test_a_compensation_of_a_job_that_is_gone_is_ended_and_not_handed_out(

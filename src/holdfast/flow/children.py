@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from holdfast.errors import StoreError
+from holdfast.flow.correlate import correlated
 from holdfast.flow.reports import writable
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
@@ -273,7 +274,8 @@ class Visit:
     async def _commit(self) -> None:
         if not self._changes:
             return
-        outcomes = await self._store.commit([change for _, change in self._changes])
+        changes = await correlated(self._store, [change for _, change in self._changes])
+        outcomes = await self._store.commit(changes)
         for (parent, change), outcome in zip(self._changes, outcomes, strict=True):
             self._settle(parent, change, outcome)
 

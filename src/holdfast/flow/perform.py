@@ -15,6 +15,7 @@ from holdfast.errors import (
     RequestIdReused,
     StaleRevision,
 )
+from holdfast.flow.correlate import correlated
 from holdfast.lifecycle.commands import Command
 from holdfast.lifecycle.decide import Decision, decide
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, Refusal, Unchanged
@@ -46,7 +47,8 @@ async def perform(
         change = _accepted(job, decision)
         if change is None:
             return job
-        outcome = (await store.commit([change, *_follow(change, follow)]))[-1]
+        changes = await correlated(store, [change, *_follow(change, follow)])
+        outcome = (await store.commit(changes))[-1]
         if not isinstance(outcome, Lost):
             return _written(job, outcome)
         job, decision = await _decide_anew(store, change, outcome, command, expected_rev)

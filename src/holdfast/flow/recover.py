@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from holdfast.flow.correlate import correlated
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
 from holdfast.lifecycle.job import Actor, Change, Job, JobId, Refusal
@@ -57,7 +58,8 @@ async def sweep(
     store: Store, actor: Actor, *, jitter: Callable[[], float], limit: int = 500
 ) -> Swept:
     """Look once at what is due and do what the law says of each."""
-    report, changes = await _look(store, actor, jitter, limit)
+    report, decided = await _look(store, actor, jitter, limit)
+    changes = await correlated(store, decided)
     for change, outcome in zip(changes, await store.commit(changes), strict=True):
         if isinstance(outcome, Committed):
             report.count(change)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from holdfast.lifecycle.job import Actor, Created, Draft, Job, JobId, NewJob
+from holdfast.lifecycle.job import Actor, Change, Created, Draft, Job, JobId, NewJob
 from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy
 from holdfast.lifecycle.retry import backoff, is_compensation, terms_left
 from holdfast.lifecycle.states import TERMINAL, Link, Role, State
@@ -97,13 +97,32 @@ def compensation(before: Draft, after: State, actor: Actor) -> tuple[NewJob, ...
     """Decide the job that undoes another, if it ends here without success (B28).
 
     Whoever ends it: the law adds it to the change. Nobody but the worker that will run it reads
-    what the job was asked for and did, so it carries nothing but the link.
+    what the job was asked for and did, so it carries nothing but the link, and the correlation
+    that whoever writes the change gives it by `with_correlation`.
     """
     if before.state in TERMINAL or not _is_undone(before, after):
         return ()
     policy = _undoing_terms(before.policy)
     id_ = compensation_id(before.id)
     return (linked(before, Link.COMPENSATION, actor, id=id_, policy=policy, step_index=None),)
+
+
+def brings_compensation(change: Change) -> bool:
+    """Whether a change brings a job that undoes the one it ends."""
+    return any(new.record.link_kind is Link.COMPENSATION for new in change.submits)
+
+
+def with_correlation(change: Change, correlation_id: str | None) -> Change:
+    """Give the compensation that a change brings the correlation of the job that it undoes."""
+    if correlation_id is None or not brings_compensation(change):
+        return change
+    submits = tuple(
+        replace(new, event=replace(new.event, correlation_id=correlation_id))
+        if new.record.link_kind is Link.COMPENSATION
+        else new
+        for new in change.submits
+    )
+    return replace(change, submits=submits)
 
 
 def undone_by(job: Job) -> JobId | None:

@@ -21,6 +21,7 @@ from holdfast.flow.finish import dead_letter
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide, is_owner
 from holdfast.lifecycle.job import Change, Draft, Job, Refusal, Unchanged
+from holdfast.lifecycle.linked import with_correlation
 from holdfast.lifecycle.rebase import REBASES
 from holdfast.lifecycle.states import OWNED
 from holdfast.lifecycle.times import After
@@ -203,6 +204,8 @@ class Desk:
                 command = held.start_command(now)  # noqa: PLW2901  what it stands for
             decision = decide(record, command)
             if type(decision) is Change:
+                if decision.submits:
+                    decision = with_correlation(decision, held.claimed.correlation_id)
                 changes.append(decision)
                 record = decision.next
             elif type(decision) is Refusal:

@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from holdfast.errors import HoldfastError, LawBroken, LeaseConflictError, NoSuchJob, Refused
+from holdfast.flow.correlate import correlated
 from holdfast.flow.perform import refused
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide, is_owner
@@ -286,6 +287,7 @@ class _Hearing:
 
     async def _send(self, lines: Sequence[_Line]) -> None:
         changes = [change for line in lines for change in line.changes]
+        changes = await correlated(self._store, changes)
         outcomes = await self._store.commit(changes) if changes else []
         at = -1
         for line in lines:

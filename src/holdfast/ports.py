@@ -601,6 +601,12 @@ class Store(Protocol):
     async def size(self) -> int:
         """Estimate how many jobs there are, for a progress bar."""
 
+    async def free_stray_keys(self) -> int:
+        """Free the keys of ids of which nothing else is left, and tell how many it were.
+
+        Offline maintenance, like `rebuild`.
+        """
+
     async def rebuild(self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]) -> None:
         """Replace the projection of these jobs: rows, keys, what sweeps find leases by.
 

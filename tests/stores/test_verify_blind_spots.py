@@ -97,18 +97,45 @@ async def test_changed_needs_are_noticed(store: Store, place: str) -> None:
     assert matches(found, None, r"needs \d+ is not what was written"), found
 
 
-async def test_a_key_of_no_job_is_found(store: Store, place: str) -> None:
-    await submit_one(store, dedupe_key="K")
-    other = "x'ffffffffffffffffffffffffffffffff'"
-    if "://" in place:
-        other = "'ffffffff-ffff-ffff-ffff-ffffffffffff'"
+async def test_a_key_of_no_job_is_found_and_mended(store: Store, place: str) -> None:
+    job = await submit_one(store, dedupe_key="K")
     await damage(
         place,
-        f"INSERT INTO keys SELECT tenant, kind, 'ORPHAN', {other}, digest FROM keys",
+        f"INSERT INTO keys SELECT tenant, kind, 'ORPHAN', {nobody(place)}, digest FROM keys",
     )
     found = await told(store)
     pattern = "neither a row nor events, and still holds its dedupe.* 'ORPHAN'"
-    assert matches(found, JobId(UUID(int=2**128 - 1)), pattern), found
+    assert matches(found, NOBODY, pattern), found
+    report = await rebuild(store)
+    assert await told(store) == []
+    assert await holders(store) == {"K": job.id}
+    assert (report.freed, report.changed, report.skipped) == (1, 0, [])
+
+
+async def test_a_key_that_was_given_to_no_job_comes_back_to_its_own(
+    store: Store, place: str
+) -> None:
+    job = await submit_one(store, dedupe_key="K")
+    await damage(place, f"UPDATE keys SET id = {nobody(place)}")
+    assert {id_ for id_, _ in await told(store)} == {job.id, NOBODY}
+    await rebuild(store)
+    assert await told(store) == []
+    assert await holders(store) == {"K": job.id}
+
+
+NOBODY = JobId(UUID(int=2**128 - 1))
+
+
+def nobody(place: str) -> str:
+    """An id that no job has, as the engine writes it."""
+    return f"'{NOBODY}'" if "://" in place else f"x'{NOBODY.hex}'"
+
+
+async def holders(store: Store) -> dict[str, JobId]:
+    """Tell which key is whose."""
+    return {
+        key.key: entry.id async for batch in store.ledger() for entry in batch for key in entry.keys
+    }
 
 
 async def test_a_held_job_without_a_claim_is_found_and_mended(store: Store, place: str) -> None:

@@ -100,6 +100,16 @@ def test_rebuild_restores_what_was_damaged(filled: tuple[str, list[JobId]]) -> N
     assert run("verify", "--url", place).exit_code == 0
 
 
+def test_rebuild_tells_how_many_keys_of_no_job_it_freed(filled: tuple[str, list[JobId]]) -> None:
+    place, _ = filled
+    stray = "INSERT INTO keys (tenant, kind, key, id, digest) VALUES ('a', 8, ?, x'ff', x'00')"
+    damage(place, stray.replace("?", "'one'"))
+    assert "keys of no job, now freed: 1" in run("rebuild", "--url", place, "--yes").stdout
+    damage(place, stray.replace("?", "'two'"))
+    told = json.loads(run("rebuild", "--url", place, "--yes", "--json").stdout)
+    assert told == {"jobs": 3, "changed": 0, "freed": 1, "skipped": []}
+
+
 def test_rebuild_asks_first(filled: tuple[str, list[JobId]]) -> None:
     outcome = run("rebuild", "--url", filled[0])
     assert outcome.exit_code == BAD_INPUT

@@ -128,8 +128,17 @@ def rebuild(
     report = run(with_store(url, work))
     if as_json:
         skipped = [str(id_) for id_ in report.skipped]
-        print_json({"jobs": report.jobs, "changed": report.changed, "skipped": skipped})
+        print_json(
+            {
+                "jobs": report.jobs,
+                "changed": report.changed,
+                "freed": report.freed,
+                "skipped": skipped,
+            }
+        )
     else:
+        if report.freed:
+            out.print(f"keys of no job, now freed: {report.freed:,}")
         out.print(f"{report.jobs:,} jobs rebuilt, {report.changed:,} of them were wrong")
         for id_ in report.skipped:
             err.print(f"job {id_}: left alone, its events cannot be read", markup=False)

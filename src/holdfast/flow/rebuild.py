@@ -20,11 +20,14 @@ class Rebuilt(Struct, kw_only=True):
     changed: int = 0
     skipped: list[JobId] = []
     """Jobs whose events cannot be read, or which have none: left as they are."""
+    freed: int = 0
+    """Keys of ids of which nothing else was left."""
 
 
 async def rebuild(store: Store, *, progress: Callable[[int], None] | None = None) -> Rebuilt:
-    """Write every job's row, keys and summaries anew from its events."""
-    report = Rebuilt()
+    """Write every job's row, keys and summaries anew from its events; free the keys of no job."""
+    # First: one of these may be a job's own key, that somebody turned.
+    report = Rebuilt(freed=await store.free_stray_keys())
     async for batch in store.ledger():
         jobs: list[Job] = []
         keys: list[tuple[JobId, KeyRow]] = []

@@ -119,6 +119,22 @@ class RebuildsWithoutKeys(Wrapped):
         await self.inner.rebuild(jobs, keys=())
 
 
+class FreesNoKeys(Wrapped):
+    caught_by = ("test_keys_of_no_job_are_freed",)
+
+    async def free_stray_keys(self) -> int:
+        return 1
+
+
+class FreesTheKeysOfJobs(Wrapped):
+    caught_by = ("test_keys_of_no_job_are_freed",)
+
+    async def free_stray_keys(self) -> int:
+        freed = await self.inner.free_stray_keys()
+        await self.raw("DELETE FROM keys")
+        return freed
+
+
 DEFECTS: tuple[type[Wrapped], ...] = (
     PausesWithoutAnEntry,
     PausesAgainOnARepeat,
@@ -132,4 +148,6 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     SealsNothing,
     RaisesNoEpoch,
     RebuildsWithoutKeys,
+    FreesNoKeys,
+    FreesTheKeysOfJobs,
 )

@@ -818,6 +818,13 @@ j.error_code = $8
 -- name: narrow_letter
 j.letter = $9
 
+-- name: free_stray_keys
+-- Free the keys of ids of which nothing else is left, while nobody writes.
+DELETE FROM keys WHERE NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = keys.id)
+AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.id = keys.id)
+AND NOT EXISTS (SELECT 1 FROM beats AS b WHERE b.id = keys.id)
+RETURNING key
+
 -- name: rebuild_begin
 -- Set the triggers aside: a rebuilt row is not born and does not move.
 ALTER TABLE jobs DISABLE TRIGGER USER

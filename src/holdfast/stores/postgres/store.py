@@ -276,6 +276,10 @@ class PostgresStore(Committing):
 
     # -- rebuild
 
+    async def free_stray_keys(self) -> int:
+        """Free the keys of no job."""
+        return len(await self._fetch("free_stray_keys"))
+
     async def rebuild(self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]) -> None:
         """Replace the projection of these jobs. Nobody else may write meanwhile."""
         await self._run(lambda connection, tries: rebuild_rows(connection, self._sql, jobs, keys))

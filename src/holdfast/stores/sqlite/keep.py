@@ -214,6 +214,11 @@ def secret(turn: Turn, name: str) -> bytes:
     return bytes.fromhex(turn.meta()[key])
 
 
+def free_stray_keys(turn: Turn) -> int:
+    """Free the keys of no job."""
+    return turn.write("free_stray_keys", [()])
+
+
 def rebuild(turn: Turn, jobs: Sequence[Job], keys: Sequence[tuple[JobId, KeyRow]]) -> None:
     """Replace the projection of these jobs; the triggers on job rows are set aside meanwhile."""
     guards = turn.rows("guards")

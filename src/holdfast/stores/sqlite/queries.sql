@@ -607,6 +607,12 @@ DELETE FROM jobs WHERE id = ?
 -- Remove the keys of a job that is about to be rebuilt.
 DELETE FROM keys WHERE id = ?
 
+-- name: free_stray_keys
+-- Free the keys of ids of which nothing else is left, while nobody writes.
+DELETE FROM keys WHERE NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = keys.id)
+AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.id = keys.id)
+AND NOT EXISTS (SELECT 1 FROM beats AS b WHERE b.id = keys.id)
+
 -- name: restore_job
 -- Insert a projection as its events say it is.
 INSERT INTO jobs ({{columns.jobs}}) VALUES (:marks)

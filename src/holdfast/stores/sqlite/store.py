@@ -425,6 +425,10 @@ class SqliteStore:
         """Tell how many jobs there are, by the summaries."""
         return await self._read(read.size)
 
+    async def free_stray_keys(self) -> int:
+        """Free the keys of no job."""
+        return await self._write(keep.free_stray_keys)
+
     async def rebuild(self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]) -> None:
         """Replace the projection of these jobs. Nobody else may write meanwhile."""
         await self._write(lambda turn: keep.rebuild(turn, jobs, keys))

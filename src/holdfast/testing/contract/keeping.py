@@ -14,7 +14,7 @@ from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.states import BEATS, Link, State
 from holdfast.ports import LedgerEntry, Store
 from holdfast.testing.acts import all_jobs, change, do, job_in, passed, running_job, stored
-from holdfast.testing.factories import JANITOR, new_job, owner_of
+from holdfast.testing.factories import JANITOR, job_ids, new_job, owner_of
 
 
 async def ledger(store: Store, **wishes: Any) -> list[list[LedgerEntry]]:
@@ -66,6 +66,19 @@ class Keeping:
         assert await all_jobs(store) == before
         after = [entry for batch in await ledger(store) for entry in batch]
         assert [entry.keys for entry in after] == [entry.keys for entry in entries]
+
+    @pytest.mark.req("E7")
+    async def test_keys_of_no_job_are_freed(self, store: Store) -> None:
+        for state in (State.QUEUED, State.SUCCEEDED):
+            await job_in(store, state, dedupe_key=f"key-{state}")
+        [entries] = await ledger(store)
+        nobodys = replace(entries[0].keys[0], key="nobodys")
+        await store.rebuild([], keys=[(job_ids.mint(), nobodys)])
+        assert len((await ledger(store))[0]) == 3
+
+        assert await store.free_stray_keys() == 1
+        assert await ledger(store) == [entries]
+        assert await store.free_stray_keys() == 0
 
     @pytest.mark.req("C8")
     async def test_a_log_is_whole_without_its_dropped_heartbeats(self, store: Store) -> None:

@@ -162,6 +162,8 @@ def _missing_bodies(events: list[LoggedEvent]) -> list[str]:
 
 
 def _difference(derived: Job, row: Job) -> list[str]:
+    if derived == row:
+        return []
     return [
         f"{name} is {getattr(row, name)!r}, its events say {getattr(derived, name)!r}"
         for name in row.__struct_fields__

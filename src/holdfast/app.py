@@ -147,7 +147,7 @@ class Holdfast(Enlisting):
         ]
         with submit_span(calls[0].task.name, calls[0].task.queue) as active:
             jobs = self.asker.decide_all(calls, parents, self.asker.trace(active))
-            outcomes = await session.gathering.submit(jobs)
+            outcomes = await session.together.submit(jobs)
         answers = [
             self._answer(call, job, outcome)
             for call, job, outcome in zip(calls, jobs, outcomes, strict=True)

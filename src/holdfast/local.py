@@ -91,7 +91,7 @@ class LocalOperations:
                 decided[number] = await self._decide(one)
             except HoldfastError as error:
                 answers[number] = error
-        outcomes = await self._session.gathering.submit(list(decided.values()))
+        outcomes = await self._session.together.submit(list(decided.values()))
         for number, written in zip(decided, outcomes, strict=True):
             answers[number] = (
                 refused_submit(written) if isinstance(written, SubmitRefused) else written
@@ -131,7 +131,7 @@ class LocalOperations:
     async def get(self, job: Which) -> Job:
         """Read a job."""
         id_ = await self._look_up(job)
-        record = None if id_ is None else (await self._store.get([id_]))[0]
+        record = None if id_ is None else (await self._session.together.get([id_]))[0]
         if record is None or not self._may_see(record):
             raise NoSuchJob(f"no job {job}", job_id=str(job))
         return record
@@ -284,15 +284,17 @@ class LocalOperations:
         expected_rev: int | None = None,
     ) -> Job:
         """Send a job a signal."""
-        return await intervene.signal(
-            self._store,
-            await self._id(job),
-            self._control,
-            name,
-            check_body(body, f"the payload of signal {name!r}"),
-            request_id=request_id,
-            expected_rev=expected_rev,
-        )
+        id_, together = await self._id(job), self._session.together
+        async with together.turn(id_):
+            return await intervene.signal(
+                together,
+                id_,
+                self._control,
+                name,
+                check_body(body, f"the payload of signal {name!r}"),
+                request_id=request_id,
+                expected_rev=expected_rev,
+            )
 
     async def resolve(
         self,
@@ -306,17 +308,19 @@ class LocalOperations:
         expected_rev: int | None = None,
     ) -> Job:
         """Say whether a step had its effect that a job asks about."""
-        return await intervene.resolve(
-            self._store,
-            await self._id(job),
-            self._control,
-            step,
-            happened=happened,
-            result=result,
-            force=force,
-            request_id=request_id,
-            expected_rev=expected_rev,
-        )
+        id_, together = await self._id(job), self._session.together
+        async with together.turn(id_):
+            return await intervene.resolve(
+                together,
+                id_,
+                self._control,
+                step,
+                happened=happened,
+                result=result,
+                force=force,
+                request_id=request_id,
+                expected_rev=expected_rev,
+            )
 
     async def why(self, job: Which) -> Why:
         """Tell why a job stands where it stands."""

@@ -367,7 +367,25 @@ class Clock(Struct, frozen=True):
     epoch: int
 
 
-class Store(Protocol):
+class Jobs(Protocol):
+    """Of the ledger, what a command on one job needs."""
+
+    async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
+        """Write each change where its revision still holds (and, if fenced, its lease is live).
+
+        Consecutive changes of one job fold into one row update with an event each: all or none.
+        A change's submits are inserted if and only if it was accepted, and so are the marks that
+        `lifecycle.family` asks for: a family is never left without the look that a change needs.
+        """
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        """Read jobs by internal id."""
+
+    async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
+        """Read one job's events after a revision, heartbeats included, in order."""
+
+
+class Store(Jobs, Protocol):
     """The ledger. All methods may be called concurrently from one event loop.
 
     A method raises `StoreUnavailable` when the database could not be reached within the deadline,
@@ -398,25 +416,11 @@ class Store(Protocol):
         an empty answer is not remembered.
         """
 
-    async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
-        """Write each change where its revision still holds (and, if fenced, its lease is live).
-
-        Consecutive changes of one job fold into one row update with an event each: all or none.
-        A change's submits are inserted if and only if it was accepted, and so are the marks that
-        `lifecycle.family` asks for: a family is never left without the look that a change needs.
-        """
-
-    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        """Read jobs by internal id."""
-
     async def look_up(self, tenant: str, kind: KeyKind, key: str) -> JobId | None:
         """Find who holds a key. For `JOB_ID` also the text of an internal id."""
 
     async def find(self, query: Query) -> Page:
         """List jobs by the projection."""
-
-    async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
-        """Read one job's events after a revision, heartbeats included, in order."""
 
     async def latest_events(
         self, id: JobId, types: Sequence[EventType], *, limit: int = 100

@@ -9,26 +9,28 @@ from typing import Any
 from holdfast import Context, Holdfast, JobHandle
 from holdfast.context import JobFacts
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Draft, NewJob
+from holdfast.lifecycle.job import Change, Draft, NewJob
 from holdfast.lifecycle.payload import Body
 from holdfast.lifecycle.states import State
-from holdfast.ports import Claimed, Store, SubmitOutcome
+from holdfast.ports import Claimed, Outcome, Store, SubmitOutcome
 from holdfast.testing.acts import WAYS_OUT, claim_one, do
 from holdfast.testing.factories import CONTROL, owner_of
 from holdfast.wiring import make_store, read_address
 
 
 class Watched:
-    """A store whose submits are counted; `before` and `after` may hold one up, or fail it."""
+    """A store whose calls are counted; `before` and `after` may hold a submit up, or fail it."""
 
     def __init__(self, store: Store) -> None:
         """Let everything through."""
         self._store = store
         self.batches: list[int] = []
         self.looks: list[int] = []
+        self.commits: list[int] = []
         self.opening: Callable[[], Any] | None = None
         self.before: Callable[[Sequence[NewJob]], Any] | None = None
         self.after: Callable[[Sequence[NewJob]], Any] | None = None
+        self.committing: Callable[[Sequence[Change]], Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         """All else is the store's."""
@@ -53,6 +55,13 @@ class Watched:
         self.looks.append(len(ids))
         return await self._store.get(ids)
 
+    async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
+        """Count, and do as told."""
+        self.commits.append(len(changes))
+        if self.committing is not None:
+            await self.committing(changes)
+        return await self._store.commit(changes)
+
 
 def watched_app(url: str, **settings: Any) -> tuple[Holdfast, Watched]:
     """Make an app whose store is watched."""
@@ -62,14 +71,14 @@ def watched_app(url: str, **settings: Any) -> tuple[Holdfast, Watched]:
 
 
 class Gate:
-    """Holds the first submit up until it is opened, and tells that it came."""
+    """Holds calls of a store up until it is opened, and tells that one came."""
 
     def __init__(self) -> None:
         """Begin closed."""
         self.reached = asyncio.Event()
         self.opened = asyncio.Event()
 
-    async def __call__(self, jobs: Sequence[NewJob]) -> None:
+    async def __call__(self, sent: Sequence[NewJob] | Sequence[Change]) -> None:
         """Wait."""
         self.reached.set()
         await self.opened.wait()

@@ -148,7 +148,7 @@ async def with_operations(
                 LocalOperations(session, name=operator().name, tenant=_tenant(tenant))
             )
         finally:
-            await session.gathering.finish()
+            await session.together.finish()
 
     return await with_store(url, on_store)
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from holdfast.errors import StoreError
 from holdfast.lifecycle.job import Change
 from holdfast.lifecycle.linked import brings_compensation, with_correlation
-from holdfast.ports import Store
+from holdfast.ports import Jobs
 
 
-async def correlated(store: Store, changes: Sequence[Change]) -> list[Change]:
+async def correlated(store: Jobs, changes: Sequence[Change]) -> list[Change]:
     """Give the compensations among these changes the correlation of the jobs that they undo."""
     return [
         await _correlated(store, change) if brings_compensation(change) else change
@@ -21,7 +21,7 @@ async def correlated(store: Store, changes: Sequence[Change]) -> list[Change]:
     ]
 
 
-async def _correlated(store: Store, change: Change) -> Change:
+async def _correlated(store: Jobs, change: Change) -> Change:
     try:
         [first] = await store.events(change.id, limit=1)
     except StoreError:

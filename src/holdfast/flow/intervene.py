@@ -13,7 +13,7 @@ from holdfast.lifecycle.job import RESERVED, RESOLVE, Actor, Job, JobId
 from holdfast.lifecycle.payload import check_text, encode_body
 from holdfast.lifecycle.states import OWNED
 from holdfast.lifecycle.states import Cancel as Mode
-from holdfast.ports import Store
+from holdfast.ports import Jobs, Store
 
 RESOLVE_TRIES = 5
 SIGNAL_REBASES = 100
@@ -59,7 +59,7 @@ async def cancel(
     raise Refused(f"job {id} changed hands {CANCEL_TRIES} times meanwhile", job_id=str(id))
 
 
-async def _done_before(store: Store, job: Job, actor: Actor, request_id: str | None) -> bool:
+async def _done_before(store: Jobs, job: Job, actor: Actor, request_id: str | None) -> bool:
     """Whether this very request was carried out, and only its answer was lost.
 
     The job may have moved on since, so that the same words would be another command now.
@@ -79,7 +79,7 @@ async def _reach_children(store: Store, id: JobId, actor: Actor) -> None:
 
 
 async def signal(
-    store: Store,
+    store: Jobs,
     id: JobId,
     actor: Actor,
     name: str,
@@ -106,7 +106,7 @@ async def signal(
 
 
 async def resolve(
-    store: Store,
+    store: Jobs,
     id: JobId,
     actor: Actor,
     step: str,

@@ -20,11 +20,11 @@ from holdfast.lifecycle.commands import Command
 from holdfast.lifecycle.decide import Decision, decide
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, Refusal, Unchanged
 from holdfast.lifecycle.rebase import REBASES, rebase, same_request
-from holdfast.ports import Committed, Lost, Rejected, Store
+from holdfast.ports import Committed, Jobs, Lost, Rejected
 
 
 async def perform(
-    store: Store,
+    store: Jobs,
     id: JobId,
     command: Command,
     *,
@@ -55,14 +55,14 @@ async def perform(
     raise Refused(f"job {job.public_id} changed {rebases} times meanwhile", job_id=job.public_id)
 
 
-async def _read(store: Store, id: JobId) -> Job:
+async def _read(store: Jobs, id: JobId) -> Job:
     job = (await store.get([id]))[0]
     if job is None:
         raise NoSuchJob(f"no job {id}", job_id=str(id))
     return job
 
 
-async def _repeated(store: Store, job: Job, command: Command) -> Job | None:
+async def _repeated(store: Jobs, job: Job, command: Command) -> Job | None:
     """Answer a request_id that this job has seen: success if it is the same, else refused.
 
     The record was read first: what lands after this look makes the compare-and-set miss.
@@ -81,7 +81,7 @@ async def _repeated(store: Store, job: Job, command: Command) -> Job | None:
     return await _read(store, job.id)
 
 
-async def event_of(store: Store, id: JobId, request_id: str) -> LoggedEvent | None:
+async def event_of(store: Jobs, id: JobId, request_id: str) -> LoggedEvent | None:
     """Find the event that a request led to."""
     after = 0
     while events := await store.events(id, after=after):
@@ -129,7 +129,7 @@ def _written(job: Job, outcome: Committed | Rejected) -> Job:
 
 
 async def _decide_anew(
-    store: Store, change: Change, outcome: Lost, command: Command, expected_rev: int | None
+    store: Jobs, change: Change, outcome: Lost, command: Command, expected_rev: int | None
 ) -> tuple[Job, Decision]:
     current = outcome.current
     if current is None:

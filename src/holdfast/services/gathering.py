@@ -1,6 +1,6 @@
-"""Concurrent submits become few: while one batch is under way, the next gathers.
+"""Concurrent calls of a store become few: while one batch is under way, the next gathers.
 
-No timers: a submit that finds nothing under way goes at once, with whatever came in the same turn
+No timers: a call that finds nothing under way goes at once, with whatever came in the same turn
 of the loop; where a whole batch more waits as one leaves, it leaves beside it. One that is bad
 fails alone, and a caller that goes away takes nobody with it.
 """
@@ -9,62 +9,81 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from holdfast.errors import HoldfastError, StoreBroken, StoreError, StoreFull, StoreUnavailable
-from holdfast.lifecycle.job import NewJob
-from holdfast.ports import Store, SubmitOutcome
+from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
+from holdfast.ports import Outcome, Store, SubmitOutcome
 
-BATCH_JOBS = 500
+T = TypeVar("T")
+A = TypeVar("A")
+BATCH_ITEMS = 500
 BATCH_BYTES = 4 * 1024 * 1024
-"""Of bodies in one batch; a single job may be larger."""
+"""Of bodies in one batch; a single one may be larger."""
 LANES = 2
 """Batches under way at once: while the database writes one, the next is laid out."""
 
 
-class Sent:
-    """What one caller submits together, and what came of it."""
+class Sent(Generic[T, A]):
+    """What one caller sends together, and what came of it."""
 
-    __slots__ = ("bytes", "future", "jobs")
+    __slots__ = ("bytes", "future", "items")
 
-    def __init__(self, jobs: Sequence[NewJob], future: asyncio.Future[list[SubmitOutcome]]) -> None:
-        """Ask for jobs, answered to a future."""
-        self.jobs = jobs
+    def __init__(self, items: Sequence[T], size: int, future: asyncio.Future[list[A]]) -> None:
+        """Ask for something, answered to a future."""
+        self.items = items
         self.future = future
-        self.bytes = sum(_size(job) for job in jobs)
+        self.bytes = size
 
 
-class Gathering:
-    """Gathers what one event loop submits to one store."""
+class Gathering(Generic[T, A]):
+    """Gathers what one event loop sends by one call of a store."""
 
-    def __init__(self, store: Store) -> None:
-        """Take the store; nothing waits yet."""
-        self._store = store
-        self._waiting: deque[Sent] = deque()
+    def __init__(
+        self,
+        call: Callable[[Sequence[T]], Awaitable[list[A]]],
+        *,
+        size: Callable[[T], int],
+        name: Callable[[T], str],
+    ) -> None:
+        """Take the call; `size` is of an item's bodies, `name` of its job. Nothing waits yet."""
+        self._call = call
+        self._size = size
+        self._name = name
+        self._waiting: deque[Sent[T, A]] = deque()
         self._lanes: set[asyncio.Task[None]] = set()
 
-    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
-        """Submit jobs, together with those of others; answers once they are durable.
+    async def send(self, items: Sequence[T]) -> list[A]:
+        """Send items in one batch, together with those of others; answers once they are durable.
 
-        StoreUnavailable: it is not known whether they are there. Each id was minted before, so
-        that the same jobs can be sent again and are made once.
+        StoreUnavailable: it is not known whether they are there.
         """
-        loop = asyncio.get_running_loop()
-        parts = [Sent(part, loop.create_future()) for part in _parts(jobs)]
-        self._waiting.extend(parts)
-        if not self._lanes:
-            self._open_lane()
+        return await self._enter(items)
+
+    async def send_many(self, items: Sequence[T]) -> list[A]:
+        """Send items in as many batches as they fill."""
+        parts = [self._enter(part) for part in self._parts(items)]
         if len(parts) == 1:
-            return await parts[0].future
+            return await parts[0]
         # All are awaited, whatever becomes of one: an error nobody heard would be told later.
-        answers = await asyncio.gather(*(part.future for part in parts), return_exceptions=True)
+        answers = await asyncio.gather(*parts, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        return [outcome for answer in answers if isinstance(answer, list) for outcome in answer]
+        return [one for answer in answers if isinstance(answer, list) for one in answer]
+
+    def _enter(self, items: Sequence[T]) -> asyncio.Future[list[A]]:
+        future: asyncio.Future[list[A]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Sent(items, sum(map(self._size, items)), future))
+        if not self._lanes:
+            self._open_lane()
+        return future
 
     async def finish(self) -> None:
-        """Wait until all that was submitted is sent."""
+        """Wait until all that was asked for is sent."""
         while self._lanes:
             await asyncio.wait(self._lanes)
 
@@ -93,88 +112,137 @@ class Gathering:
 
     def _whole_waits(self) -> bool:
         """Whether what waits fills a batch."""
-        jobs = size = 0
+        items = size = 0
         for sent in self._waiting:
-            jobs += len(sent.jobs)
+            items += len(sent.items)
             size += sent.bytes
-            if jobs >= BATCH_JOBS or size >= BATCH_BYTES:
+            if items >= BATCH_ITEMS or size >= BATCH_BYTES:
                 return True
         return False
 
-    def _next_batch(self) -> list[Sent]:
-        batch: list[Sent] = []
-        jobs = size = 0
+    def _next_batch(self) -> list[Sent[T, A]]:
+        batch: list[Sent[T, A]] = []
+        items = size = 0
         while self._waiting:
             sent = self._waiting[0]
-            jobs += len(sent.jobs)
+            items += len(sent.items)
             size += sent.bytes
-            if batch and (jobs > BATCH_JOBS or size > BATCH_BYTES):
+            if batch and (items > BATCH_ITEMS or size > BATCH_BYTES):
                 break
             self._waiting.popleft()
             # Whoever went away before its turn is not sent at all.
             if sent.future.done():
-                jobs, size = jobs - len(sent.jobs), size - sent.bytes
+                items, size = items - len(sent.items), size - sent.bytes
             else:
                 batch.append(sent)
         return batch
 
-    async def _send(self, batch: Sequence[Sent]) -> None:
+    async def _send(self, batch: Sequence[Sent[T, A]]) -> None:
         try:
-            outcomes = await self._store.submit([job for sent in batch for job in sent.jobs])
+            answers = await self._call([item for sent in batch for item in sent.items])
         except (StoreUnavailable, StoreFull, StoreBroken) as error:
-            _fail(batch, error)
+            self._fail(batch, error)
         except Exception as error:  # noqa: BLE001  every caller is told
             await self._send_apart(batch, error)
         else:
-            _answer(batch, outcomes)
+            _answer(batch, answers)
 
-    async def _send_apart(self, batch: Sequence[Sent], error: Exception) -> None:
+    async def _send_apart(self, batch: Sequence[Sent[T, A]], error: Exception) -> None:
         """Find who made a batch fail. What of it was written is known by its ids, and answered."""
         if len(batch) == 1:
-            _fail(batch, error)
+            self._fail(batch, error)
             return
         for sent in batch:
             await self._send([sent])
 
+    def _fail(self, batch: Sequence[Sent[T, A]], error: Exception) -> None:
+        for sent in batch:
+            if not sent.future.done():
+                sent.future.set_exception(self._own(error, sent))
 
-def _answer(batch: Sequence[Sent], outcomes: Sequence[SubmitOutcome]) -> None:
+    def _own(self, error: Exception, sent: Sent[T, A]) -> Exception:
+        """Make an error for one caller: it names its job, and its traceback is nobody else's."""
+        if not isinstance(error, StoreError):
+            return error
+        job_id = self._name(sent.items[0])
+        own: HoldfastError = type(error)(str(error), code=error.reason_code, job_id=job_id)
+        own.__cause__ = error
+        return own
+
+    def _parts(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
+        """Cut what one caller sends into batches."""
+        part: list[T] = []
+        size = 0
+        for item in items:
+            size += self._size(item)
+            if part and (len(part) == BATCH_ITEMS or size > BATCH_BYTES):
+                yield part
+                part, size = [], self._size(item)
+            part.append(item)
+        if part:
+            yield part
+
+
+def _answer(batch: Sequence[Sent[T, A]], answers: Sequence[A]) -> None:
     begin = 0
     for sent in batch:
-        end = begin + len(sent.jobs)
+        end = begin + len(sent.items)
         if not sent.future.done():
-            sent.future.set_result(list(outcomes[begin:end]))
+            sent.future.set_result(list(answers[begin:end]))
         begin = end
 
 
-def _fail(batch: Sequence[Sent], error: Exception) -> None:
-    for sent in batch:
-        if not sent.future.done():
-            sent.future.set_exception(_own(error, sent))
+class Together:
+    """A store as many callers at once use it, each for one job: their calls become few."""
 
+    def __init__(self, store: Store) -> None:
+        """Take the store; nothing waits yet."""
+        self._store = store
+        self._submits: Gathering[NewJob, SubmitOutcome] = Gathering(
+            store.submit,
+            size=lambda job: len(job.event.body or b""),
+            name=lambda job: job.record.public_id,
+        )
+        self._commits: Gathering[Change, Outcome] = Gathering(
+            store.commit,
+            size=lambda change: len(change.event.body or b""),
+            name=lambda change: change.record.public_id,
+        )
+        self._reads: Gathering[JobId, Job | None] = Gathering(store.get, size=lambda _: 0, name=str)
+        # Each lock lives as long as somebody waits for it.
+        self._turns: WeakValueDictionary[JobId, asyncio.Lock] = WeakValueDictionary()
 
-def _own(error: Exception, sent: Sent) -> Exception:
-    """Make an error for one caller: it names its job, and its traceback is nobody else's."""
-    if not isinstance(error, StoreError):
-        return error
-    job = sent.jobs[0].record
-    own: HoldfastError = type(error)(str(error), code=error.reason_code, job_id=job.public_id)
-    own.__cause__ = error
-    return own
+    @asynccontextmanager
+    async def turn(self, id: JobId) -> AsyncGenerator[None]:
+        """Wait for those who came before with commands for the same job.
 
+        Gathered, all but one of them would lose, and decide anew together.
+        """
+        lock = self._turns.setdefault(id, asyncio.Lock())
+        async with lock:
+            yield
 
-def _parts(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
-    """Cut what one caller submits into batches."""
-    part: list[NewJob] = []
-    size = 0
-    for job in jobs:
-        size += _size(job)
-        if part and (len(part) == BATCH_JOBS or size > BATCH_BYTES):
-            yield part
-            part, size = [], _size(job)
-        part.append(job)
-    if part:
-        yield part
+    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
+        """Submit jobs, together with those of others; answers once they are durable.
 
+        StoreUnavailable: it is not known whether they are there. Each id was minted before, so
+        that the same jobs can be sent again and are made once.
+        """
+        return await self._submits.send_many(jobs)
 
-def _size(job: NewJob) -> int:
-    return len(job.event.body or b"")
+    async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
+        """Write changes as the store does, all of one call in one batch."""
+        return await self._commits.send(changes)
+
+    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+        """Read jobs by internal id."""
+        return await self._reads.send(ids)
+
+    async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
+        """Read one job's events after a revision."""
+        return await self._store.events(id, after=after, limit=limit)
+
+    async def finish(self) -> None:
+        """Wait until all that was asked for is sent."""
+        for gathering in (self._submits, self._commits, self._reads):
+            await gathering.finish()

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 from holdfast.ports import Store
 from holdfast.services.attendance import Attendance
-from holdfast.services.gathering import Gathering
+from holdfast.services.gathering import Together
 from holdfast.services.waiting_room import WaitingRoom
 from holdfast.services.watching import Watching
 
@@ -18,7 +18,7 @@ class Session:
     def __init__(self, store: Store) -> None:
         """Take a store that is not open yet."""
         self.store = store
-        self.gathering = Gathering(store)
+        self.together = Together(store)
         self.watching = Watching(store)
         self.waiting_room = WaitingRoom(store)
         self.attendance = Attendance(store)
@@ -42,7 +42,7 @@ class Session:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
-        await self.gathering.finish()
+        await self.together.finish()
         await self._life.aclose()
 
     async def _open(self) -> None:

@@ -117,7 +117,7 @@ class Visit:
     async def look(self, ids: Sequence[JobId]) -> None:
         """Do what these families call for."""
         parents = [job for job in await self._climb(ids) if _is_concerned(job)]
-        live = _by_parent(await self._read(self._first_children, [job.id for job in parents]))
+        live = by_parent(await self.read(self._first_children, [job.id for job in parents]))
         # Only of those whose live children keep nothing back is more read than these.
         called = [job for job in parents if await self._calls(job, live.setdefault(job.id, []))]
         tries = await self.tries(called)
@@ -132,7 +132,7 @@ class Visit:
         """Read jobs, and whose tries they are: a retry's end concerns the parent of the first."""
         found: dict[JobId, Job] = {}
         while ids:
-            read = await self._read(self._get, ids)
+            read = await self.read(self._get, ids)
             found |= {job.id: job for job in read}
             above = {job.parent_id: None for job in read if may_go_on(job) and job.link_kind in KIN}
             ids = [id_ for id_ in above if id_ is not None and id_ not in found]
@@ -144,7 +144,7 @@ class Visit:
     async def _first_children(self, ids: Sequence[JobId]) -> list[Job]:
         return await self._store.children(ids, live_only=True, limit=FIRST_LOOK)
 
-    async def _read(
+    async def read(
         self, read: Callable[[Sequence[JobId]], Awaitable[list[Job]]], ids: Sequence[JobId]
     ) -> list[Job]:
         """Read for all at once; where a row cannot be read, for each by itself."""
@@ -158,7 +158,7 @@ class Visit:
             if len(ids) == 1:
                 self._report.failed[ids[0]] = repr(error)
                 return []
-        return [job for id_ in ids for job in await self._read(read, [id_])]
+        return [job for id_ in ids for job in await self.read(read, [id_])]
 
     async def _calls(self, parent: Job, live: list[Job]) -> bool:
         """Whether there is something to be done; adds to its live children where these are many."""
@@ -209,9 +209,9 @@ class Visit:
     async def tries(self, parents: Sequence[Job]) -> dict[JobId, list[Job]]:
         """Find, by parent, live jobs that are the next try of a child that has ended (A16)."""
         found: dict[JobId, list[Job]] = {}
-        children = await self._read(self._all_children, [parent.id for parent in parents])
+        children = await self.read(self._all_children, [parent.id for parent in parents])
         for child in filter(may_go_on, children):
-            tries = await self._read(self._last_try, [child.id])
+            tries = await self.read(self._last_try, [child.id])
             if child.parent_id is None:
                 continue
             if child.id in self._report.failed:
@@ -221,7 +221,7 @@ class Visit:
 
     async def _all_children(self, ids: Sequence[JobId]) -> list[Job]:
         first = await self._store.children(ids, limit=NEXT_LOOK)
-        for id_, page in _by_parent(first).items():
+        for id_, page in by_parent(first).items():
             while len(page) == NEXT_LOOK and id_ is not None:
                 page = await self._store.children([id_], after=page[-1].id, limit=NEXT_LOOK)  # noqa: PLW2901
                 first += page
@@ -231,11 +231,12 @@ class Visit:
         """Follow the tries of one job to the last of them; nothing if there is no other."""
         last: list[Job] = []
         id_ = ids[0]
-        while (again := await self._next_try(id_)) is not None:
+        while (again := await self.next_try(id_)) is not None:
             last, id_ = [again], again.id
         return last
 
-    async def _next_try(self, id: JobId) -> Job | None:
+    async def next_try(self, id: JobId) -> Job | None:
+        """Find the linked retry of a job (A16)."""
         # Newest first: it was born with the job's end, after all that the job had spawned.
         page = await self._store.find(Query(parent_id=id))
         return next((one for one in page.jobs if one.link_kind is Link.RETRY), None)
@@ -290,7 +291,8 @@ class Visit:
             self._report.failed[change.id] = outcome.message
 
 
-def _by_parent(children: Iterable[Job]) -> dict[JobId | None, list[Job]]:
+def by_parent(children: Iterable[Job]) -> dict[JobId | None, list[Job]]:
+    """Sort children by whose they are."""
     found: dict[JobId | None, list[Job]] = {}
     for child in children:
         found.setdefault(child.parent_id, []).append(child)

@@ -13,7 +13,7 @@ from holdfast.errors import BadData, JobCancelled, JobDeadLettered, JobFailed, P
 from holdfast.flow.perform import perform
 from holdfast.flow.why import why
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.states import Link, State
+from holdfast.lifecycle.states import Cancel, Link, State
 from holdfast.ports import Query
 from tests.services.test_worker import LIMIT, types, until
 
@@ -316,6 +316,32 @@ async def test_a_cancel_ends_the_whole_tree(app: Holdfast) -> None:
         [other] = await (await app.store()).children([one.id])
         for descendant in (one, other):
             assert await (await app.get(str(descendant.id))).wait(LIMIT) is State.CANCELLED
+
+
+@pytest.mark.req("A18", "B13")
+async def test_a_hard_cancel_kills_who_ignores_the_soft_one_that_ended_the_parent(
+    app: Holdfast,
+) -> None:
+    running = asyncio.Event()
+
+    @app.task(cancel_grace="1h")
+    async def leaf() -> None:
+        running.set()
+        await asyncio.Event().wait()
+
+    @app.task
+    async def top(ctx: Context) -> None:
+        await ctx.gather(await ctx.spawn(leaf))
+
+    async with app.worker():
+        job = await top.submit()
+        await asyncio.wait_for(running.wait(), LIMIT)
+        await until(job, State.WAITING)
+        assert await job.cancel() is State.CANCELLED
+        [child] = await children_of(app, job)
+        assert child.cancel_requested is Cancel.SOFT
+        assert await job.cancel(hard=True) is State.CANCELLED
+        assert await (await app.get(str(child.id))).wait(LIMIT) is State.CANCELLED
 
 
 async def test_why_names_the_children_that_a_parent_waits_for(app: Holdfast) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.errors import BadData, Refused, StaleRevision, StoreError
 from holdfast.flow.children import tend
+from holdfast.flow.harden import harden
 from holdfast.flow.perform import check_revision, event_of, perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import RESERVED, RESOLVE, Actor, Job, JobId
@@ -35,14 +36,20 @@ async def cancel(
     """Cancel a job: at once where nobody holds it, else by asking its owner.
 
     The record that comes back says which: `cancelled`, or `cancel_requested`. A job that had ended
-    before is returned as it is.
+    before is returned as it is. A hard cancel goes on to whoever lives below the job, whether it
+    has ended or not; one that breaks off on the way is to be repeated.
     """
     for _ in range(CANCEL_TRIES):
         job = (await store.get([id]))[0]
         if job is not None and await _done_before(store, job, actor, request_id):
+            # Its way down the tree may have broken off; what was a soft request stays one.
+            if hard and job.cancel_requested is Mode.HARD:
+                await harden(store, job, actor, reason)
             return job
         if job is not None and job.terminal:
             check_revision(job, expected_rev)
+            if hard:
+                await harden(store, job, actor, reason)
             return job
         owned = job is not None and job.state in OWNED
         kind = c.RequestCancel if owned else c.Cancel
@@ -50,12 +57,15 @@ async def cancel(
         command = kind(actor=actor, mode=mode, reason=reason, request_id=request_id)
         try:
             job = await perform(store, id, command, expected_rev=expected_rev)
-            await _reach_children(store, id, actor)
-            return job
         except Refused as error:
             # It was claimed, released or ended between the look and the write: look again.
             if error.reason_code not in ("illegal_transition", "terminal"):
                 raise
+            continue
+        await _reach_children(store, id, actor)
+        if hard:
+            await harden(store, job, actor, reason)
+        return job
     raise Refused(f"job {id} changed hands {CANCEL_TRIES} times meanwhile", job_id=str(id))
 
 

@@ -382,7 +382,10 @@ class Jobs(Protocol):
         """Read jobs by internal id."""
 
     async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
-        """Read one job's events after a revision, heartbeats included, in order."""
+        """Read one job's events after a revision, heartbeats included, in order.
+
+        Fewer than `limit` are all there are.
+        """
 
 
 class Store(Jobs, Protocol):

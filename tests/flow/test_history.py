@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.errors import NoSuchJob
-from holdfast.flow.history import history
-from holdfast.flow.perform import perform
+from holdfast.flow import history as history_module
+from holdfast.flow.history import all_events, history
+from holdfast.flow.perform import event_of, perform
 from holdfast.flow.verify import derived
 from holdfast.identity import mint_id
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Actor
+from holdfast.lifecycle.job import Actor, JobId, LoggedEvent
 from holdfast.lifecycle.states import Role
 from holdfast.ports import Store
 from tests.flow.test_perform import PEOPLE, claimed, submitted
@@ -65,3 +68,39 @@ async def test_a_sweep_says_who_lost_the_job(store: Store) -> None:
     last = (await history(store, job.id))[-1]
     assert (last.type, last.actor, last.cause) == ("job_released", "w", "shutting down")
     assert Actor(Role.RECONCILER, "r").label == "reconciler:r"
+
+
+class Reads:
+    """A store whose reads of events are counted."""
+
+    def __init__(self, store: Store) -> None:
+        """Count from none."""
+        self._store = store
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the store's."""
+        return getattr(self._store, name)
+
+    async def events(self, id: JobId, **asked: Any) -> list[LoggedEvent]:
+        """Count."""
+        self.count += 1
+        return await self._store.events(id, **asked)
+
+
+@pytest.mark.parametrize(("page", "reads"), [(2, 2), (3, 2), (4, 1), (1000, 1)])
+async def test_a_history_is_read_to_its_end_and_no_more_often_than_it_has_pages(
+    store: Store, monkeypatch: pytest.MonkeyPatch, page: int, reads: int
+) -> None:
+    job = await submitted(store)
+    _, owner = await claimed(store)
+    await perform(store, job.id, c.Start(actor=owner, request_id="go"))
+    monkeypatch.setattr(history_module, "PAGE", page)
+    counting: Any = Reads(store)
+    assert [event.rev for event in await all_events(counting, job.id)] == [1, 2, 3]
+    assert counting.count == reads
+    found = await event_of(counting, job.id, "go")
+    assert found is not None
+    assert found.rev == 3
+    assert await event_of(counting, job.id, "another") is None
+    assert await all_events(counting, mint_id()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -10,7 +11,10 @@ from msgspec import Struct
 from holdfast.errors import NoSuchJob
 from holdfast.lifecycle.job import JobId, LoggedEvent
 from holdfast.lifecycle.payload import decode_body
-from holdfast.ports import Store
+from holdfast.ports import Jobs, Store
+
+PAGE = 1000
+"""How many events are read at once."""
 
 
 class ReadEvent(Struct, frozen=True, kw_only=True):
@@ -35,11 +39,24 @@ class ReadEvent(Struct, frozen=True, kw_only=True):
     """What else the event says: the stage, evidence of a kill, the step, …"""
 
 
+async def event_pages(store: Jobs, id: JobId) -> AsyncGenerator[list[LoggedEvent]]:
+    """Read a job's events page by page; most histories are one."""
+    after = 0
+    while page := await store.events(id, after=after, limit=PAGE):
+        yield page
+        if len(page) < PAGE:
+            return
+        after = page[-1].rev
+
+
+async def all_events(store: Jobs, id: JobId) -> list[LoggedEvent]:
+    """Read a whole history."""
+    return [event async for page in event_pages(store, id) for event in page]
+
+
 async def history(store: Store, id: JobId) -> list[ReadEvent]:
     """Read all events of a job; correlation and trace are those of its first event."""
-    events: list[LoggedEvent] = []
-    while page := await store.events(id, after=events[-1].rev if events else 0):
-        events += page
+    events = await all_events(store, id)
     if not events:
         raise NoSuchJob(f"no job {id}", job_id=str(id))
     return [complete(event, events[0]) for event in events]

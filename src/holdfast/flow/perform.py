@@ -6,6 +6,8 @@ writes: it decides on the record that its last commit confirmed.
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 from holdfast.errors import (
     HoldfastError,
     LawBroken,
@@ -16,6 +18,7 @@ from holdfast.errors import (
     StaleRevision,
 )
 from holdfast.flow.correlate import correlated
+from holdfast.flow.history import event_pages
 from holdfast.lifecycle.commands import Command
 from holdfast.lifecycle.decide import Decision, decide
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, Refusal, Unchanged
@@ -83,12 +86,11 @@ async def _repeated(store: Jobs, job: Job, command: Command) -> Job | None:
 
 async def event_of(store: Jobs, id: JobId, request_id: str) -> LoggedEvent | None:
     """Find the event that a request led to."""
-    after = 0
-    while events := await store.events(id, after=after):
-        for event in events:
-            if event.request_id == request_id:
-                return event
-        after = events[-1].rev
+    async with aclosing(event_pages(store, id)) as pages:
+        async for page in pages:
+            for event in page:
+                if event.request_id == request_id:
+                    return event
     return None
 
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from holdfast.flow.history import all_events
 from holdfast.lifecycle.derive import derive, derive_status
 from holdfast.lifecycle.invariants import broken_rules
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
@@ -185,7 +186,5 @@ def _named(key: tuple[str, int, str, bytes]) -> str:
 
 async def derived(store: Store, id: JobId) -> tuple[Job | None, State | None]:
     """Read one job by deriving it from its events (E6)."""
-    events: list[LoggedEvent] = []
-    while page := await store.events(id, after=events[-1].rev if events else 0):
-        events += page
+    events = await all_events(store, id)
     return derive(events), derive_status(events)

@@ -14,6 +14,7 @@ from holdfast.durable.messages import Entry
 from holdfast.durable.replay import SLEEP
 from holdfast.errors import PermanentError
 from holdfast.flow.finish import after_error
+from holdfast.flow.history import all_events
 from holdfast.flow.perform import perform
 from holdfast.http.words import Trouble
 from holdfast.lifecycle.job import Actor, JobId
@@ -22,7 +23,7 @@ from holdfast.lifecycle.states import Priority, Role
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import Claimed, Store
 from holdfast.services.journal import entries_of
-from holdfast.services.retelling import all_events, retold
+from holdfast.services.retelling import retold
 from holdfast.views import Instant, instant
 
 

@@ -29,6 +29,7 @@ from holdfast.durable.messages import (
     Written,
 )
 from holdfast.errors import HoldfastError, NoSuchJob
+from holdfast.flow.history import all_events
 from holdfast.flow.outcomes import Outcome, outcome
 from holdfast.identity import mint_request
 from holdfast.lifecycle import commands as c
@@ -40,7 +41,7 @@ from holdfast.lifecycle.times import After, Time, seconds
 from holdfast.ports import Store
 from holdfast.services.desk import Desk
 from holdfast.services.held import Held
-from holdfast.services.retelling import all_events, note_compensated, retold
+from holdfast.services.retelling import note_compensated, retold
 from holdfast.telemetry import Meters
 
 log = logging.getLogger(__name__)

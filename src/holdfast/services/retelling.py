@@ -10,9 +10,10 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.errors import NoSuchJob, PermanentError, Refused, RequestIdReused
+from holdfast.flow.history import all_events
 from holdfast.flow.perform import perform
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Actor, Created, Job, JobId, LoggedEvent
+from holdfast.lifecycle.job import Actor, Created, Job, LoggedEvent
 from holdfast.lifecycle.payload import Body
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.lifecycle.states import EventType, Role
@@ -61,14 +62,6 @@ async def note_compensated(store: Store, claimed: Claimed, worker: str) -> None:
         return  # an earlier attempt, under another worker's name
     except (NoSuchJob, Refused) as error:
         log.warning("the job that %s undid cannot be told so: %s", job.public_id, error)
-
-
-async def all_events(store: Store, id: JobId) -> list[LoggedEvent]:
-    """Read a whole history."""
-    events: list[LoggedEvent] = []
-    while page := await store.events(id, after=events[-1].rev if events else 0):
-        events += page
-    return events
 
 
 async def _undone(store: Store, job: Job) -> tuple[Job, set[str]]:

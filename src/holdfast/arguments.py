@@ -203,13 +203,19 @@ class Signature:
 
     def _refused(self, error: pydantic.ValidationError) -> ValidationError:
         problems = error.errors(include_url=False, include_context=False)
-        missing = [repr(p["loc"][0]) for p in problems if _is(p, "missing")]
-        unknown = [repr(p["loc"][0]) for p in problems if _is(p, "extra_forbidden")]
+        missing = [str(p["loc"][0]) for p in problems if _is(p, "missing")]
+        unknown = [str(p["loc"][0]) for p in problems if _is(p, "extra_forbidden")]
         if missing:
-            return ValidationError(f"{self._task}() misses the argument {', '.join(missing)}")
+            text = f"{self._task}() misses the argument {', '.join(map(repr, missing))}"
+            return ValidationError(text, field=missing[0])
         if unknown:
-            return ValidationError(f"{self._task}() has no argument {', '.join(unknown)}")
-        return ValidationError(f"{self._task}() cannot be called so: {_tell(error)}")
+            text = f"{self._task}() has no argument {', '.join(map(repr, unknown))}"
+            return ValidationError(text, field=unknown[0])
+        first = problems[0]["loc"]
+        return ValidationError(
+            f"{self._task}() cannot be called so: {_tell(error)}",
+            field=str(first[0]) if first else None,
+        )
 
 
 class Unknown:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from msgspec import Struct
@@ -30,12 +32,19 @@ class HoldfastError(Exception):
     """What the process told in which it was raised, if that was another one."""
 
     def __init__(
-        self, message: str = "", *, code: str | None = None, job_id: str | None = None
+        self,
+        message: str = "",
+        *,
+        code: str | None = None,
+        job_id: str | None = None,
+        field: str | None = None,
     ) -> None:
-        """Say what happened, to which job, under which code."""
+        """Say what happened, to which job, under which code, about which field of the input."""
         super().__init__(message)
         self.reason_code = code or self.code
         self.job_id = job_id
+        self.field = field
+        """By its name, such as `queue` or `policy.lease`; in a request as a JSON path."""
 
 
 class BadData(HoldfastError):
@@ -48,8 +57,6 @@ class ValidationError(BadData):
     """Input that does not fit what the job asks for (B26)."""
 
     code = "validation_failed"
-    field: str | None = None
-    """Where in a request, as a JSON path."""
 
 
 class TransientError(HoldfastError):
@@ -443,3 +450,16 @@ class JobDeadLettered(JobError):
     """The job ended in the dead letters."""
 
     code = "job_dead_lettered"
+
+
+@contextmanager
+def about(field: str) -> Iterator[None]:
+    """Let an error of the block say which field of the input it is about.
+
+    One that names a field itself names a part of this one.
+    """
+    try:
+        yield
+    except (BadData, NoSuchJob, AddressBlocked) as error:
+        error.field = field if error.field is None else f"{field}.{error.field}"
+        raise

@@ -17,6 +17,7 @@ from holdfast.errors import (
     NoSuchJob,
     ResultTimeout,
     ValidationError,
+    about,
 )
 from holdfast.flow import intervene
 from holdfast.flow import letters as letter_box
@@ -31,12 +32,12 @@ from holdfast.flow.why import Why, why
 from holdfast.identity import mint_id
 from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.payload import Body, check_body, check_text, decode_body
-from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_problems
+from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_faults, told_faults
 from holdfast.lifecycle.states import KeyKind, Link, Role, State
 from holdfast.lifecycle.submit import Submission
 from holdfast.lifecycle.submit import submit as decide_submit
 from holdfast.operations import BULK, Answer, Depth, Ending, Growth, Roll, Wanted, Which
-from holdfast.options import Backoff, check_fields, job_fields
+from holdfast.options import Backoff, check_fields, job_fields, read_instant
 from holdfast.ports import LogLine, Page, Query, QueueStatus, SubmitRefused, WorkerStatus
 from holdfast.services.session import Session
 from holdfast.spans import Span, span_seconds
@@ -101,7 +102,7 @@ class LocalOperations:
     async def _decide(self, wanted: Wanted) -> NewJob:
         task = self._tasks.get(wanted.task)
         policy = _policy(wanted, task)
-        fields = job_fields(_options(wanted), policy)
+        fields = job_fields(_options(wanted), policy) | _deadline(wanted)
         check_fields(fields)
         fields.setdefault("policy", policy)
         if task is not None:
@@ -111,7 +112,8 @@ class LocalOperations:
                 "needs": task.needs,
             } | fields
         if wanted.parent is not None:
-            parent = await self.get(wanted.parent)
+            with about("parent"):
+                parent = await self.get(wanted.parent)
             fields |= {"parent_id": parent.id, "link_kind": Link.CHILD}
         if wanted.traceparent is not None:
             fields["env"] = {**fields.get("env", {}), TRACEPARENT: wanted.traceparent}
@@ -125,7 +127,7 @@ class LocalOperations:
         if self._tenant is None:
             return DEFAULT_TENANT if said is None else said
         if said not in (None, self._tenant):
-            raise BadData(f"tenant must be left out, or be {self._tenant!r}")
+            raise BadData(f"tenant must be left out, or be {self._tenant!r}", field="tenant")
         return self._tenant
 
     async def get(self, job: Which) -> Job:
@@ -507,31 +509,37 @@ class LocalOperations:
 
 def _options(wanted: Wanted) -> Any:
     said = asdict(wanted)
-    if wanted.deadline_at is not None:
-        if wanted.deadline is not None:
-            raise BadData("give a deadline or a deadline_at, not both")
-        said["deadline"] = wanted.deadline_at
     if isinstance(wanted.backoff, Growth):
         said["backoff"] = Backoff(**asdict(wanted.backoff))
     return {name: value for name, value in said.items() if value is not None and name not in _ASIDE}
+
+
+def _deadline(wanted: Wanted) -> dict[str, Any]:
+    if wanted.deadline_at is None:
+        return {}
+    with about("deadline_at"):
+        if wanted.deadline is not None:
+            raise BadData("give a deadline or a deadline_at, not both")
+        return {"deadline_at": read_instant(wanted.deadline_at, "deadline_at")}
 
 
 def _policy(wanted: Wanted, task: Task[Any, Any] | None) -> Policy:
     """Tell the terms that the options change: those said, else those of a known task."""
     if wanted.policy is None:
         return DEFAULT_POLICY if task is None else task.policy
-    if problems := policy_problems(wanted.policy):
-        raise BadData(f"policy: {'; '.join(problems)}")
+    if faults := policy_faults(wanted.policy):
+        raise BadData(f"policy: {told_faults(faults)}", field=f"policy.{faults[0].term}")
     return wanted.policy
 
 
 def _arguments(wanted: Wanted, task: Task[Any, Any] | None) -> Body:
-    body = check_body(bytes(wanted.args), "args")
-    if not isinstance(decode_body(body), dict):
-        raise ValidationError("args must be an object of named arguments")
-    if task is not None:
-        task.bind(body)
-    return body
+    with about("args"):
+        body = check_body(bytes(wanted.args), "args")
+        if not isinstance(decode_body(body), dict):
+            raise ValidationError("args must be an object of named arguments")
+        if task is not None:
+            task.bind(body)
+        return body
 
 
 def _depth(queue: str, jobs: dict[State, int], status: QueueStatus | None) -> Depth:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal, TypedDict
 from uuid import UUID
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import BadData, BadTask
+from holdfast.errors import BadData, BadTask, about
 from holdfast.lifecycle.payload import check_labels, check_text, check_time
-from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_problems
+from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_faults, told_faults
 from holdfast.lifecycle.states import Priority, State
 from holdfast.lifecycle.times import HORIZON, LONGEST_SPAN, After, Time
 from holdfast.spans import Span, span_micros, span_seconds
@@ -108,25 +110,34 @@ def task_terms(task: str, options: TaskOptions, *, bounded: bool = True) -> Term
         check_text(task, "the name", limit=200)
     except (ValueError, BadData) as error:
         raise BadTask(f"task {task!r}: {error}") from error
-    if problems := policy_problems(policy, bounded=bounded):
-        raise BadTask(f"task {task!r}: {'; '.join(problems)}")
+    if faults := policy_faults(policy, bounded=bounded):
+        raise BadTask(f"task {task!r}: {told_faults(faults)}")
     return terms
 
 
 def job_fields(options: JobOptions, policy: Policy) -> dict[str, Any]:
     """Read the options of a submission into the fields of `lifecycle.submit.Submission`."""
-    try:
-        _check_known(options, JobOptions)
-        fields = {name: options[name] for name in _PLAIN if name in options}  # type: ignore[literal-required]
-        fields |= {name: read(options[name]) for name, read in _READ if name in options}  # type: ignore[literal-required]
-        fields |= _times(options)
-        if "unique" in options:
-            fields["unique_live"] = _unique(options["unique"])
-        if not _POLICY_WORDS.isdisjoint(options):
-            fields["policy"] = _checked(_policy(policy, options))
-    except ValueError as error:
-        raise BadData(str(error)) from error
+    _check_known(options, JobOptions)
+    fields = {name: options[name] for name in _PLAIN if name in options}  # type: ignore[literal-required]
+    for name, field, read in _READ:
+        if name in options:
+            with _reading(name):
+                fields[field] = read(options[name])  # type: ignore[literal-required]
+    if "delay" in options and "run_at" in options:
+        raise BadData("give a delay or a run_at, not both", field="run_at")
+    if not _POLICY_WORDS.isdisjoint(options):
+        fields["policy"] = _checked(_policy(policy, options), options)
     return fields
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Tell whatever is wrong with an option under its name."""
+    with about(name):
+        try:
+            yield
+        except ValueError as error:
+            raise BadData(str(error)) from error
 
 
 def read_states(given: State | str | Sequence[State | str]) -> tuple[State, ...]:
@@ -142,23 +153,25 @@ def read_states(given: State | str | Sequence[State | str]) -> tuple[State, ...]
 def check_fields(fields: Mapping[str, Any]) -> None:
     """Refuse what does not go together, once everything was said."""
     if fields.get("unique_live") and "dedupe_key" not in fields:
-        raise BadData("unique says how long a dedupe_key holds; give one")
+        raise BadData("unique says how long a dedupe_key holds; give one", field="dedupe_key")
 
 
 def _policy(base: Policy, options: Mapping[str, Any]) -> Policy:
     """Change a policy by what was said."""
-    given: dict[str, Any] = {
-        name: _optional_micros(options[name], name)
-        for name in ("timeout", "start_timeout", "lease", "heartbeat")
-        if name in options
-    }
+    given: dict[str, Any] = {}
+    for name in ("timeout", "start_timeout", "lease", "heartbeat"):
+        if name in options:
+            with _reading(name):
+                given[name] = _optional_micros(options[name], name)
     if "retries" in options:
-        given["max_attempts"] = _tries(options["retries"])
+        with _reading("retries"):
+            given["max_attempts"] = _tries(options["retries"])
     elif options.get("idempotent") is False:
         # What must not run twice is not tried again unless somebody asks for it (resolution 5).
         given["max_attempts"] = 1
     if "backoff" in options:
-        given |= _backoff(options["backoff"])
+        with _reading("backoff"):
+            given |= _backoff(options["backoff"])
     given |= {
         name: options[name]
         for name in ("on_exhausted", "letter_on_fail", "idempotent")
@@ -195,26 +208,16 @@ def _optional_micros(span: Span | None, what: str) -> int | None:
     return None if span is None else span_micros(span, what)
 
 
-def _checked(policy: Policy) -> Policy:
-    if problems := policy_problems(policy, bounded=False):
-        raise BadData("; ".join(problems))
+def _checked(policy: Policy, options: Mapping[str, Any]) -> Policy:
+    if faults := policy_faults(policy, bounded=False):
+        term = faults[0].term
+        word = _WORDS.get(term, term)
+        raise BadData(told_faults(faults), field=word if word in options else f"policy.{term}")
     return policy
 
 
-def _times(options: JobOptions) -> dict[str, Any]:
-    if "delay" in options and "run_at" in options:
-        raise BadData("give a delay or a run_at, not both")
-    times: dict[str, Any] = {}
-    if "delay" in options:
-        times["run_at"] = _from_now(options["delay"], "delay")
-    if "run_at" in options:
-        times["run_at"] = _instant(options["run_at"], "run_at")
-    if "deadline" in options:
-        times["deadline_at"] = _deadline(options["deadline"])
-    return times
-
-
-def _instant(value: Any, what: str) -> Time:
+def read_instant(value: Any, what: str) -> Time:
+    """Read a date with its time zone, or microseconds since 1970."""
     if not isinstance(value, datetime):
         return check_time(value, what)
     if value.tzinfo is None:
@@ -224,7 +227,7 @@ def _instant(value: Any, what: str) -> Time:
 
 def _deadline(value: Span | datetime) -> Time:
     if isinstance(value, datetime):
-        return _instant(value, "deadline")
+        return read_instant(value, "deadline")
     return _from_now(value, "deadline")
 
 
@@ -279,7 +282,8 @@ def _check_known(options: Mapping[str, Any], kind: Any) -> None:
     known = kind.__annotations__
     for name in options:
         if name not in known:
-            raise BadData(f"there is no option {name!r}; there are {', '.join(known)}")
+            text = f"there is no option {name!r}; there are {', '.join(known)}"
+            raise BadData(text, field=name)
 
 
 _PLAIN = (
@@ -292,11 +296,23 @@ _PLAIN = (
     "tenant",
     "queue",
 )
-_READ = (
-    ("priority", _priority),
-    ("needs", _needs),
-    ("client_job_id", _uuid4),
-    ("labels", check_labels),
-    ("env", lambda env: check_labels(env, "env")),
+_READ: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
+    ("priority", "priority", _priority),
+    ("needs", "needs", _needs),
+    ("client_job_id", "client_job_id", _uuid4),
+    ("labels", "labels", check_labels),
+    ("env", "env", partial(check_labels, what="env")),
+    ("delay", "run_at", partial(_from_now, what="delay")),
+    ("run_at", "run_at", partial(read_instant, what="run_at")),
+    ("deadline", "deadline_at", _deadline),
+    ("unique", "unique_live", _unique),
 )
+"""Options that are read, and the field of a submission that each becomes."""
+_WORDS = {
+    "max_attempts": "retries",
+    "backoff_first": "backoff",
+    "backoff_factor": "backoff",
+    "backoff_max": "backoff",
+}
+"""Terms of a policy that an option calls otherwise."""
 _POLICY_WORDS = frozenset({"retries", "backoff", "timeout", "start_timeout"})

@@ -122,29 +122,40 @@ async def test_times_are_the_stores(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "field", "message"),
     [
-        ({"delay": "soon"}, "delay must be a span"),
-        ({"delay": 1, "run_at": datetime(2040, 1, 1, tzinfo=UTC)}, "not both"),
-        ({"run_at": datetime(2040, 1, 1)}, "must say its time zone"),  # noqa: DTZ001
-        ({"run_at": 1_700_000_000}, "microseconds since 1970"),
-        ({"deadline": "x"}, "deadline must be a span"),
-        ({"delay": "6000d"}, r"delay must be under 500,000,000 seconds \(15.8 years\)"),
-        ({"deadline": "6000d"}, r"deadline must be under 500,000,000 seconds \(15.8 years\)"),
-        ({"client_job_id": "not a uuid"}, "UUID of version 4"),
-        ({"client_job_id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8"}, "UUID of version 4"),
-        ({"unique": "live"}, "give one"),
-        ({"unique": "always", "dedupe_key": "k"}, "unique must be"),
-        ({"labels": ["a"]}, "labels must be a mapping"),
-        ({"retries": -1}, "retries must be"),
-        ({"timeout": 0}, "timeout must be positive"),
-        ({"dellay": "5m"}, "no option 'dellay'"),
+        ({"delay": "soon"}, "delay", "delay must be a span"),
+        ({"delay": 1, "run_at": datetime(2040, 1, 1, tzinfo=UTC)}, "run_at", "not both"),
+        ({"run_at": datetime(2040, 1, 1)}, "run_at", "must say its time zone"),  # noqa: DTZ001
+        ({"run_at": 1_700_000_000}, "run_at", "microseconds since 1970"),
+        ({"deadline": "x"}, "deadline", "deadline must be a span"),
+        ({"delay": "6000d"}, "delay", r"delay must be under 500,000,000 seconds \(15.8 years\)"),
+        (
+            {"deadline": "6000d"},
+            "deadline",
+            r"deadline must be under 500,000,000 seconds \(15.8 years\)",
+        ),
+        ({"client_job_id": "not a uuid"}, "client_job_id", "UUID of version 4"),
+        (
+            {"client_job_id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8"},
+            "client_job_id",
+            "UUID of version 4",
+        ),
+        ({"unique": "live"}, "dedupe_key", "give one"),
+        ({"unique": "always", "dedupe_key": "k"}, "unique", "unique must be"),
+        ({"labels": ["a"]}, "labels", "labels must be a mapping"),
+        ({"retries": -1}, "retries", "retries must be"),
+        ({"timeout": 0}, "timeout", "timeout must be positive"),
+        ({"dellay": "5m"}, "dellay", "no option 'dellay'"),
     ],
 )
-def test_a_bad_option_is_refused_when_it_is_said(options: dict[str, Any], message: str) -> None:
+def test_a_bad_option_is_refused_when_it_is_said(
+    options: dict[str, Any], field: str, message: str
+) -> None:
     greet: Any = greeter(Holdfast(":memory:"))
-    with pytest.raises(BadData, match=message):
+    with pytest.raises(BadData, match=message) as refused:
         greet.options(**options)
+    assert refused.value.field == field
 
 
 @pytest.mark.req("B5", "C11", "D11")

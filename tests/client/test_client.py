@@ -92,6 +92,9 @@ async def test_by_its_name_a_task_is_asked_for_in_words(client: Client) -> None:
     assert (policy.backoff_first, policy.backoff_max) == (1_000_000, 60_000_000)
     with pytest.raises(ValidationError, match="by name"):
         await client.named("resize").submit("a.png")
+    with pytest.raises(BadData, match="queue must not be empty") as refused:
+        await client.named("resize").options(queue="").submit(image="a.png")
+    assert refused.value.field == "$.jobs[0].queue"
     with pytest.raises(BadData, match="not taken away"):
         await client.named("resize").options(timeout=None).submit()
 

@@ -163,6 +163,66 @@ async def test_a_problem_names_the_field(
     assert detail in reply["detail"]
 
 
+RULES: dict[str, tuple[dict[str, Any], str]] = {
+    "an empty task": ({"task": ""}, "task"),
+    "a long queue": ({"queue": "q" * 201}, "queue"),
+    "a NUL in the tenant": ({"tenant": "a\0b"}, "tenant"),
+    "a NUL in a key": ({"dedupe_key": "a\0b"}, "dedupe_key"),
+    "no UUID of version 4": ({"client_job_id": "x"}, "client_job_id"),
+    "a negative number": ({"step_index": -1}, "step_index"),
+    "too many needs": ({"needs": [str(n) for n in range(101)]}, "needs"),
+    "an empty need": ({"needs": [""]}, "needs"),
+    "a NUL in a label": ({"labels": {"a": "\0"}}, "labels"),
+    "large environment": ({"env": {str(n): "x" * 1000 for n in range(20)}}, "env"),
+    "no span": ({"delay": "soon"}, "delay"),
+    "a negative delay": ({"delay": -1}, "delay"),
+    "a long delay": ({"delay": 1e12}, "delay"),
+    "a time without its zone": ({"run_at": "2030-01-01T00:00:00"}, "run_at"),
+    "two beginnings": ({"run_at": "2030-01-01T00:00:00Z", "delay": 1}, "run_at"),
+    "a long deadline": ({"deadline": 1e12}, "deadline"),
+    "a deadline without its zone": ({"deadline_at": "2030-01-01T00:00:00"}, "deadline_at"),
+    "two deadlines": ({"deadline_at": "2030-01-01T00:00:00Z", "deadline": 1}, "deadline_at"),
+    "negative retries": ({"retries": -1}, "retries"),
+    "many retries": ({"retries": 10**7}, "retries"),
+    "a backoff that shrinks": ({"backoff": {"factor": 0.5}}, "backoff"),
+    "no span of a backoff": ({"backoff": "soon"}, "backoff"),
+    "no time at all": ({"timeout": 0}, "timeout"),
+    "no time to start": ({"start_timeout": "never"}, "start_timeout"),
+    "a short lease": ({"policy": {"lease": 1}}, "policy.lease"),
+    "a backoff below zero": ({"policy": {"backoff_max": -1}}, "policy.backoff_max"),
+    "unique without a key": ({"unique": "live"}, "dedupe_key"),
+    "no such parent": ({"parent": "nobody"}, "parent"),
+    "no object": ({"args": [1]}, "args"),
+    "a large number": ({"args": {"n": 10**30}}, "args"),
+    "a missing argument": ({"task": "resize"}, "args.image"),
+    "an unknown argument": ({"task": "resize", "args": {"image": "a", "x": 1}}, "args.x"),
+    "a wrong argument": ({"task": "resize", "args": {"image": 7}}, "args.image"),
+}
+
+
+@pytest.mark.parametrize("wrong", RULES)
+async def test_a_problem_names_the_field_whose_value_breaks_a_rule(
+    http: httpx.AsyncClient, wrong: str
+) -> None:
+    said, field = RULES[wrong]
+    body = {"task": "t"} | said
+    alone = (await http.post("/v1/jobs", json=body)).json()
+    assert (alone["status"] // 100, alone.get("field")) == (4, f"$.{field}"), alone
+    many = (await http.post("/v1/jobs/batch", json={"jobs": [{"task": "t"}, body]})).json()["jobs"]
+    assert many[0]["accepted"] is not None
+    assert many[1]["problem"].get("field") == f"$.jobs[1].{field}", many[1]
+    assert many[1]["problem"]["detail"] == alone["detail"]
+
+
+async def test_a_problem_names_no_field_that_it_is_not_about(http: httpx.AsyncClient) -> None:
+    first = {"task": "t", "job_id": "one"}
+    await http.post("/v1/jobs", json=first)
+    taken = await http.post("/v1/jobs", json=first | {"queue": "other"})
+    long_key = await http.post("/v1/jobs", json=first, headers={"idempotency-key": "k" * 201})
+    for reply, status in ((taken, 409), (long_key, 422)):
+        assert (reply.status_code, "field" in reply.json()) == (status, False), reply.text
+
+
 async def test_an_error_of_ours_tells_nothing_of_the_inside(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

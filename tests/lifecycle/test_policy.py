@@ -16,8 +16,8 @@ from holdfast.lifecycle.policy import (
     content_key,
     needs_key,
     needs_text,
+    policy_faults,
     policy_key,
-    policy_problems,
     policy_text,
     read_policy,
 )
@@ -120,10 +120,11 @@ WRONG: list[Any] = [
 
 @pytest.mark.parametrize(("fields", "problem"), WRONG)
 def test_a_wrong_policy_says_what_is_wrong(fields: dict[str, Any], problem: str) -> None:
-    problems = policy_problems(Policy(**fields))
+    faults = policy_faults(Policy(**fields))
 
-    assert len(problems) == 1
-    assert problem in problems[0]
+    assert len(faults) == 1
+    assert problem in faults[0].text
+    assert faults[0].term in fields
 
 
 @pytest.mark.parametrize(
@@ -137,15 +138,15 @@ def test_a_wrong_policy_says_what_is_wrong(fields: dict[str, Any], problem: str)
     ],
 )
 def test_a_policy_at_the_edge_is_right(policy: Policy) -> None:
-    assert policy_problems(policy) == []
+    assert policy_faults(policy) == []
 
 
 def test_tests_may_lower_the_bounds_of_lease_and_heartbeat_but_not_below_zero() -> None:
     quick = Policy(lease=SECOND, heartbeat=SECOND // 10)
-    assert policy_problems(quick, bounded=False) == []
+    assert policy_faults(quick, bounded=False) == []
 
-    assert policy_problems(Policy(lease=0), bounded=False) == ["lease must be positive"]
-    assert policy_problems(Policy(heartbeat=-1), bounded=False) == ["heartbeat must be positive"]
+    for name, policy in (("lease", Policy(lease=0)), ("heartbeat", Policy(heartbeat=-1))):
+        assert policy_faults(policy, bounded=False) == [(name, f"{name} must be positive")]
 
 
 def test_two_missed_heartbeats_are_the_expiry() -> None:

@@ -26,10 +26,8 @@ def error_of(problem: Problem, retry_in: float = 1.0) -> e.HoldfastError:
         return e.RateLimited(problem.detail, retry_in=retry_in)
     kind = _KINDS.get(problem.code) or _by_status(problem.status)
     job = None if problem.job is UNSET else problem.job
-    error = kind(_text(problem), code=problem.code, job_id=job)
-    if isinstance(error, e.ValidationError) and problem.field is not UNSET:
-        error.field = problem.field
-    return error
+    field = None if problem.field is UNSET else problem.field
+    return kind(_text(problem), code=problem.code, job_id=job, field=field)
 
 
 def _text(problem: Problem) -> str:

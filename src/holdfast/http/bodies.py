@@ -47,9 +47,7 @@ def read_json(text: bytes, kind: type[T], *, root: str = "$") -> T:
 
 def unfit(message: str, field: str | None) -> ValidationError:
     """Say what does not fit, and where."""
-    error = ValidationError(message)
-    error.field = field
-    return error
+    return ValidationError(message, field=field)
 
 
 def _misfit(said: str, root: str) -> ValidationError:

@@ -73,7 +73,8 @@ class Guard:
             # What has begun to answer can only break off.
             if begun:
                 raise
-            await problem_response(_ours(error, request_id), request_id)(scope, receive, told)
+            response = problem_response(_ours(error, request_id), request_id, scope["method"])
+            await response(scope, receive, told)
         finally:
             self._meters.under_way -= 1
             self._meters.answered(_route(scope), begun, time.monotonic() - began_at)

@@ -98,7 +98,8 @@ async def submit_jobs(ask: Annotated[Ask, asking(Scope.SUBMIT)]) -> Response:
         else:
             wanted[number] = one if ask.key is None else _keyed(one, f"{ask.key}/{number}")
     outcomes |= zip(wanted, await ask.submit([*wanted.values()]), strict=True)
-    return answer(Receipts(jobs=[_each(outcomes[n], ask.request_id) for n in range(len(outcomes))]))
+    told = [_each(outcomes[n], ask.request_id, f"$.jobs[{n}]") for n in range(len(outcomes))]
+    return answer(Receipts(jobs=told))
 
 
 @router.get("", **documented(_200=JobList))
@@ -299,9 +300,9 @@ def _keyed(wanted: Wanted, key: str) -> Wanted:
     return wanted if wanted.request_id is not None else replace(wanted, request_id=key)
 
 
-def _each(outcome: Answer, request_id: str) -> Each:
+def _each(outcome: Answer, request_id: str, place: str) -> Each:
     if isinstance(outcome, HoldfastError):
-        return Each(problem=problem_of(outcome, request_id))
+        return Each(problem=problem_of(outcome, request_id, place))
     return Each(accepted=_receipt(outcome))
 
 

@@ -6,7 +6,7 @@ from math import ceil
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 from starlette.responses import Response
 
 from holdfast import errors as e
@@ -97,8 +97,8 @@ def verdict_of(error: e.HoldfastError) -> Verdict:
     return next(verdict for kind, verdict in VERDICTS if isinstance(error, kind))
 
 
-def problem_of(error: e.HoldfastError, request_id: str) -> Problem:
-    """Tell an error as a problem document."""
+def problem_of(error: e.HoldfastError, request_id: str, place: str | None = None) -> Problem:
+    """Tell an error as a problem document; `place` is where in a body its field is, if in one."""
     verdict = verdict_of(error)
     return Problem(
         type=f"urn:holdfast:error:{error.reason_code}",
@@ -109,13 +109,20 @@ def problem_of(error: e.HoldfastError, request_id: str) -> Problem:
         advice=verdict.advice,
         request_id=request_id,
         job=UNSET if error.job_id is None else error.job_id,
-        field=getattr(error, "field", None) or UNSET,
+        field=_path(error.field, place),
     )
 
 
-def problem_response(error: e.HoldfastError, request_id: str) -> Response:
-    """Answer with a problem document, and the headers that go with it."""
-    problem = problem_of(error, request_id)
+def _path(field: str | None, place: str | None) -> str | UnsetType:
+    """Tell a field by its path; what reading a body found has one already."""
+    if field is None:
+        return UNSET
+    return field if place is None or field.startswith("$") else f"{place}.{field}"
+
+
+def problem_response(error: e.HoldfastError, request_id: str, method: str) -> Response:
+    """Answer a request with a problem document, and the headers that go with it."""
+    problem = problem_of(error, request_id, "$" if method == "POST" else None)
     return Response(
         msgspec.json.encode(problem),
         problem.status,

@@ -114,7 +114,7 @@ def make_server(
 
 async def _told(request: Request, error: Exception) -> Response:
     assert isinstance(error, HoldfastError)
-    return problem_response(error, request_id_of(request))
+    return problem_response(error, request_id_of(request), request.method)
 
 
 async def _unfit(request: Request, error: Exception) -> Response:
@@ -122,13 +122,13 @@ async def _unfit(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"][1:])
     said = unfit(f"{field}: {first['msg']}", field or None)
-    return problem_response(said, request_id_of(request))
+    return problem_response(said, request_id_of(request), request.method)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = NoSuchMethod if error.status_code == 405 else NoSuchRoute
     missing = kind(f"there is no {request.method} {shown(request.url.path)}")
-    response = problem_response(missing, request_id_of(request))
+    response = problem_response(missing, request_id_of(request), request.method)
     response.headers.update(error.headers or {})
     return response

@@ -6,10 +6,11 @@ and two processes never have to agree on it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -114,37 +115,55 @@ def content_key(text: bytes) -> int:
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-def policy_problems(policy: Policy, *, bounded: bool = True) -> list[str]:
+class Fault(NamedTuple):
+    """What is wrong with one term of a policy."""
+
+    term: str
+    text: str
+
+
+def policy_faults(policy: Policy, *, bounded: bool = True) -> list[Fault]:
     """Say what is wrong with a policy; tests may lower the bounds of lease and heartbeat."""
-    if problems := _type_problems(policy):
-        return problems
+    if faults := _type_faults(policy):
+        return faults
     if policy.max_attempts < 1:
-        problems.append("max_attempts must be at least 1")
+        faults.append(Fault("max_attempts", "max_attempts must be at least 1"))
     if policy.max_attempts > ATTEMPTS_LIMIT:
-        problems.append(f"max_attempts must be at most {ATTEMPTS_LIMIT:,}")
-    # Not `factor < 1`: that is false of NaN, which JSON could not even keep.
-    sound = policy.backoff_first >= 0 and 1 <= policy.backoff_factor < inf
-    if not sound or policy.backoff_max < 0:
-        problems.append("backoff needs a first delay >= 0, a factor >= 1 and a maximum >= 0")
+        faults.append(Fault("max_attempts", f"max_attempts must be at most {ATTEMPTS_LIMIT:,}"))
+    faults += _backoff_faults(policy)
     if policy.host_recovery < 0:
-        problems.append("host_recovery must not be negative")
+        faults.append(Fault("host_recovery", "host_recovery must not be negative"))
     if policy.on_exhausted not in ("dead_letter", "fail"):
-        problems.append("on_exhausted must be dead_letter or fail")
+        faults.append(Fault("on_exhausted", "on_exhausted must be dead_letter or fail"))
     if policy.on_silence not in ("stall", "time_out", "lose"):
-        problems.append("on_silence must be stall, time_out or lose")
-    problems += [
-        f"{name} must be positive"
+        faults.append(Fault("on_silence", "on_silence must be stall, time_out or lose"))
+    faults += [
+        Fault(name, f"{name} must be positive")
         for name in ("lease", "heartbeat", "start_timeout", "timeout")
         if (value := getattr(policy, name)) is not None and value <= 0
     ]
-    problems += [
-        f"{name} must be under ten years"
+    faults += [
+        Fault(name, f"{name} must be under ten years")
         for name in _SPANS
         if (value := getattr(policy, name)) is not None and value >= SPAN_LIMIT
     ]
     if bounded:
-        problems += _bound_problems(policy)
-    return problems
+        faults += _bound_faults(policy)
+    return faults
+
+
+def told_faults(faults: Iterable[Fault]) -> str:
+    """Tell faults in one line."""
+    return "; ".join(fault.text for fault in faults)
+
+
+def _backoff_faults(policy: Policy) -> list[Fault]:
+    wrong = [name for name in ("backoff_first", "backoff_max") if getattr(policy, name) < 0]
+    # Not `factor < 1`: that is false of NaN, which JSON could not even keep.
+    if not 1 <= policy.backoff_factor < inf:
+        wrong.append("backoff_factor")
+    text = "backoff needs a first delay >= 0, a factor >= 1 and a maximum >= 0"
+    return [Fault(name, text) for name in wrong[:1]]
 
 
 _SPANS = (
@@ -170,19 +189,19 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def _type_problems(policy: Policy) -> list[str]:
+def _type_faults(policy: Policy) -> list[Fault]:
     # By the exact type: True is an int to isinstance, and reads back as none.
     return [
-        f"{name} must not be a {type(value).__name__}"
+        Fault(name, f"{name} must not be a {type(value).__name__}")
         for name, types in _TYPES.items()
         if type(value := getattr(policy, name)) not in types
     ]
 
 
-def _bound_problems(policy: Policy) -> list[str]:
+def _bound_faults(policy: Policy) -> list[Fault]:
     bounds = (("lease", LEASE_BOUNDS), ("heartbeat", HEARTBEAT_BOUNDS))
     return [
-        f"{name} must be between {low // SECOND} and {high // SECOND} seconds"
+        Fault(name, f"{name} must be between {low // SECOND} and {high // SECOND} seconds")
         for name, (low, high) in bounds
         if not low <= getattr(policy, name) <= high
     ]

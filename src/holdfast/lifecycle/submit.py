@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
 from hashlib import blake2b
 from operator import attrgetter
 from typing import Any
@@ -37,7 +38,13 @@ from holdfast.lifecycle.payload import (
     digest,
     sound_body,
 )
-from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_problems, policy_text
+from holdfast.lifecycle.policy import (
+    DEFAULT_POLICY,
+    Policy,
+    policy_faults,
+    policy_text,
+    told_faults,
+)
 from holdfast.lifecycle.states import (
     Coded,
     EventType,
@@ -215,79 +222,92 @@ def _submit(submission: Submission, actor: Actor) -> NewJob:
 
 
 def _check(submission: Submission) -> None:
-    check_text(submission.task, "task", limit=200)
-    check_text(submission.queue, "queue", limit=200)
-    check_text(submission.tenant, "tenant", limit=200)
-    for name in _TEXTS:
-        if (value := getattr(submission, name)) is not None:
-            check_text(value, name)
-    _check_needs(submission.needs)
-    # Not `if labels`: an empty list is no mapping either.
-    if submission.labels != {}:
-        check_labels(submission.labels)
-    if submission.env != {}:
-        check_labels(submission.env, "env")
-    if submission.policy is not DEFAULT_POLICY:
-        _check_policy(submission.policy)
-    _check_words(submission)
-    _check_numbers(submission)
-    _check_times(submission)
-    _check_flags(submission)
+    for value, (name, default, check) in zip(_checked(submission), _CHECKS, strict=True):
+        if value is not default:
+            try:
+                check(value, name)
+            except BadData as error:
+                error.field = name if error.field is None else f"{name}.{error.field}"
+                raise
 
 
-def _check_needs(needs: frozenset[str]) -> None:
+def _check_name(value: Any, what: str) -> None:
+    check_text(value, what, limit=200)
+
+
+def _check_map(value: Any, what: str) -> None:
+    # Not `if value`: an empty list is no mapping either.
+    if value != {}:
+        check_labels(value, what)
+
+
+def _check_needs(needs: frozenset[str], what: str) -> None:
     if type(needs) is not frozenset:
-        raise BadData(f"needs must be a frozenset of text, not {type(needs).__name__}")
+        raise BadData(f"{what} must be a frozenset of text, not {type(needs).__name__}")
     if len(needs) > NEEDS_LIMIT:
-        raise BadData(f"needs has {len(needs):,} names; the limit is {NEEDS_LIMIT}")
+        raise BadData(f"{what} has {len(needs):,} names; the limit is {NEEDS_LIMIT}")
     for need in needs:
-        check_text(need, "a capability in needs", limit=200)
+        check_text(need, f"a capability in {what}", limit=200)
 
 
-def _check_policy(policy: Policy) -> None:
+def _check_policy(policy: Policy, what: str) -> None:
     if type(policy) is not Policy:
-        raise BadData(f"policy must be a Policy, not {type(policy).__name__}")
-    if problems := policy_problems(policy, bounded=False):
-        raise BadData("; ".join(problems))
+        raise BadData(f"{what} must be a Policy, not {type(policy).__name__}")
+    if faults := policy_faults(policy, bounded=False):
+        raise BadData(told_faults(faults), field=faults[0].term)
 
 
-def _check_words(submission: Submission) -> None:
-    _check_word(submission.kind, Kind, "kind")
-    _check_word(submission.priority, Priority, "priority")
-    if submission.link_kind is not None:
-        _check_word(submission.link_kind, Link, "link_kind")
-    if not isinstance(submission.id, UUID):
-        raise BadData(f"id must be a UUID, not {submission.id!r}")
-    if submission.parent_id is not None and not isinstance(submission.parent_id, UUID):
-        raise BadData(f"parent_id must be a UUID, not {submission.parent_id!r}")
-
-
-def _check_word(value: Coded, words: type[Coded], what: str) -> None:
+def _check_word(value: Coded, what: str, *, words: type[Coded]) -> None:
     if type(value) is not words or not value.code:
         known = ", ".join(word for word in words if word.code)
         raise BadData(f"{what} must be a {words.__name__} ({known}), not {value!r}")
 
 
-def _check_numbers(submission: Submission) -> None:
-    if submission.cpus is not None:
-        check_number(submission.cpus, "cpus")
-    if submission.memory_mb is not None:
-        check_number(submission.memory_mb, "memory_mb")
-    if submission.step_index is not None:
-        check_number(submission.step_index, "step_index", low=0)
+def _check_uuid(value: JobId, what: str) -> None:
+    if not isinstance(value, UUID):
+        raise BadData(f"{what} must be a UUID, not {value!r}")
 
 
-def _check_times(submission: Submission) -> None:
-    if submission.run_at is not NOW:
-        check_time(submission.run_at, "run_at")
-    if submission.deadline_at is not None:
-        check_time(submission.deadline_at, "deadline_at")
+def _check_flag(value: bool, what: str) -> None:
+    if type(value) is not bool:
+        raise BadData(f"{what} must be True or False")
 
 
-def _check_flags(submission: Submission) -> None:
-    for what in ("admitted", "unique_live"):
-        if type(getattr(submission, what)) is not bool:
-            raise BadData(f"{what} must be True or False")
+_ALWAYS = object()
+_TEXTS = (
+    "held_by",
+    "job_id",
+    "request_id",
+    "client_job_id",
+    "dedupe_key",
+    "workflow_id",
+    "correlation_id",
+    "trace_id",
+    "context_ptr",
+    "reason",
+)
+_CHECKS: tuple[tuple[str, Any, Callable[[Any, str], object]], ...] = (
+    *((name, _ALWAYS, _check_name) for name in ("task", "queue", "tenant")),
+    *((name, None, check_text) for name in _TEXTS),
+    ("needs", frozenset(), _check_needs),
+    ("labels", _ALWAYS, _check_map),
+    ("env", _ALWAYS, _check_map),
+    ("policy", DEFAULT_POLICY, _check_policy),
+    ("kind", Kind.FUNCTION, partial(_check_word, words=Kind)),
+    ("priority", Priority.INTERACTIVE, partial(_check_word, words=Priority)),
+    ("link_kind", None, partial(_check_word, words=Link)),
+    ("id", _ALWAYS, _check_uuid),
+    ("parent_id", None, _check_uuid),
+    ("cpus", None, check_number),
+    ("memory_mb", None, check_number),
+    ("step_index", None, partial(check_number, low=0)),
+    ("run_at", NOW, check_time),
+    ("deadline_at", None, check_time),
+    ("admitted", True, _check_flag),
+    ("unique_live", False, _check_flag),
+)
+"""Each field with the one value that needs no look, and what looks at any other."""
+_checked = attrgetter(*(name for name, _, _ in _CHECKS))
 
 
 _COMMON = frozenset(
@@ -300,18 +320,6 @@ _rare = attrgetter(*(field.name for field in _RARE_FIELDS))
 _RARE_DEFAULTS = tuple(
     field.default if field.default_factory is NODEFAULT else field.default_factory()
     for field in _RARE_FIELDS
-)
-_TEXTS = (
-    "held_by",
-    "job_id",
-    "request_id",
-    "client_job_id",
-    "dedupe_key",
-    "workflow_id",
-    "correlation_id",
-    "trace_id",
-    "context_ptr",
-    "reason",
 )
 
 

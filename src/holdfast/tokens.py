@@ -16,7 +16,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from holdfast.errors import BadData, Forbidden, NoSuchToken
+from holdfast.errors import BadData, Forbidden, NoSuchToken, about
 from holdfast.identity import mint_secret, mint_token_id
 from holdfast.operations import Spoken
 from holdfast.ports import NewToken, Store, Token
@@ -193,18 +193,17 @@ class TokenDesk:
 
     async def _lifetime(self, wanted: WantedToken) -> int | None:
         if wanted.expires_at is not None:
-            if wanted.expires is not None:
-                raise BadData("give expires or expires_at, not both")
-            if wanted.expires_at.tzinfo is None:
-                raise BadData("expires_at must say its time zone")
-            lifetime = micros(wanted.expires_at) - (await self._store.clock()).now
-        elif wanted.expires is None:
+            with about("expires_at"):
+                if wanted.expires is not None:
+                    raise BadData("give expires or expires_at, not both")
+                if wanted.expires_at.tzinfo is None:
+                    raise BadData("expires_at must say its time zone")
+                now = (await self._store.clock()).now
+                return _lasting(micros(wanted.expires_at) - now)
+        if wanted.expires is None:
             return None
-        else:
-            lifetime = _span(wanted.expires)
-        if lifetime <= 0:
-            raise BadData("a token must expire later than now")
-        return lifetime
+        with about("expires"):
+            return _lasting(_span(wanted.expires))
 
 
 def _span(expires: Spoken) -> int:
@@ -212,6 +211,12 @@ def _span(expires: Spoken) -> int:
         return span_micros(expires, "expires")
     except ValueError as error:
         raise BadData(str(error)) from error
+
+
+def _lasting(lifetime: int) -> int:
+    if lifetime <= 0:
+        raise BadData("a token must expire later than now")
+    return lifetime
 
 
 def _date(time: int | None) -> Instant | None:

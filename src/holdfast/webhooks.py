@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.errors import BadData, Forbidden, KeyConflict, NoSuchWebhook, ValidationError
+from holdfast.errors import BadData, Forbidden, KeyConflict, NoSuchWebhook, ValidationError, about
 from holdfast.flow.tell import FOLLOWER
 from holdfast.identity import mint_id, mint_key, unix_seconds
 from holdfast.lifecycle.job import Job, LoggedEvent
@@ -221,8 +221,10 @@ class WebhookDesk:
 
     async def add(self, wanted: WantedWebhook) -> MadeWebhook:
         """Make a webhook: from now on it is told of the ends of jobs."""
-        tenant = self._tenant_of(wanted.tenant)
-        self._check_url(wanted.url)
+        with about("tenant"):
+            tenant = self._tenant_of(wanted.tenant)
+        with about("url"):
+            self._check_url(wanted.url)
         self._check_queue(wanted.queue)
         live = await self._store.webhooks(tenant=tenant, limit=LIMIT)
         if len(live) >= LIMIT and wanted.id not in {hook.id for hook in live}:

@@ -298,6 +298,7 @@ async def test_an_unfit_token_is_refused_and_not_made(
 ) -> None:
     reply = await http.post("/v1/tokens", json={"name": "n", "role": "viewer"} | unfit)
     assert reply.status_code == 422, reply.text
+    assert reply.json().get("field") == f"$.{[*unfit][-1]}"
     assert (await http.get("/v1/tokens")).json()["tokens"] == []
 
 

@@ -56,30 +56,32 @@ async def test_whoever_acts_for_all_says_for_whom(http: httpx.AsyncClient) -> No
 
 
 @pytest.mark.parametrize(
-    ("body", "code"),
+    ("body", "code", "field"),
     [
-        pytest.param({"url": "ftp://a/"}, "bad_data", id="another protocol"),
-        pytest.param({"url": "https://u:p@a/"}, "bad_data", id="a password"),
-        pytest.param({"url": "http://127.0.0.1/"}, "address_blocked", id="this machine"),
-        pytest.param({"url": "http://[::1]:80/"}, "address_blocked", id="this machine again"),
-        pytest.param({"url": "http://169.254.169.254/"}, "address_blocked", id="metadata"),
-        pytest.param({"url": "https://a/\n"}, "bad_data", id="a line end"),
-        pytest.param(HOOK | {"states": ["running"]}, "bad_data", id="no end"),
-        pytest.param(HOOK | {"states": []}, "bad_data", id="no states"),
-        pytest.param(HOOK | {"states": ["gone"]}, "validation_failed", id="no state"),
-        pytest.param(HOOK | {"queue": ""}, "bad_data", id="no queue"),
-        pytest.param(HOOK | {"tenant": "a\0b"}, "bad_data", id="a NUL in the tenant"),
-        pytest.param(HOOK | {"tenant": "x" * 201}, "bad_data", id="a long tenant"),
-        pytest.param(HOOK | {"id": "a b"}, "bad_data", id="a bad id"),
-        pytest.param(HOOK | {"secret": "mine"}, "validation_failed", id="a secret of one's own"),
-        pytest.param({}, "validation_failed", id="nothing"),
+        pytest.param({"url": "ftp://a/"}, "bad_data", "url", id="another protocol"),
+        pytest.param({"url": "https://u:p@a/"}, "bad_data", "url", id="a password"),
+        pytest.param({"url": "http://127.0.0.1/"}, "address_blocked", "url", id="this machine"),
+        pytest.param({"url": "http://[::1]:80/"}, "address_blocked", "url", id="this one again"),
+        pytest.param({"url": "http://169.254.169.254/"}, "address_blocked", "url", id="metadata"),
+        pytest.param({"url": "https://a/\n"}, "bad_data", "url", id="a line end"),
+        pytest.param(HOOK | {"states": ["running"]}, "bad_data", "states", id="no end"),
+        pytest.param(HOOK | {"states": []}, "bad_data", "states", id="no states"),
+        pytest.param(HOOK | {"states": ["gone"]}, "validation_failed", "states[0]", id="no state"),
+        pytest.param(HOOK | {"queue": ""}, "bad_data", "queue", id="no queue"),
+        pytest.param(HOOK | {"task": "t" * 201}, "bad_data", "task", id="a long task"),
+        pytest.param(HOOK | {"tenant": "a\0b"}, "bad_data", "tenant", id="a NUL in the tenant"),
+        pytest.param(HOOK | {"tenant": "x" * 201}, "bad_data", "tenant", id="a long tenant"),
+        pytest.param(HOOK | {"id": "a b"}, "bad_data", "id", id="a bad id"),
+        pytest.param(HOOK | {"secret": "me"}, "validation_failed", "secret", id="one's own secret"),
+        pytest.param({}, "validation_failed", "url", id="nothing"),
     ],
 )
 async def test_an_unfit_webhook_is_refused_by_name(
-    http: httpx.AsyncClient, body: dict[str, object], code: str
+    http: httpx.AsyncClient, body: dict[str, object], code: str, field: str
 ) -> None:
     reply = await http.post("/v1/webhooks", json=body)
     assert (reply.status_code, reply.json()["code"]) == (422, code), reply.text
+    assert reply.json().get("field") == f"$.{field}"
     assert (await http.get("/v1/webhooks")).json()["webhooks"] == []
 
 

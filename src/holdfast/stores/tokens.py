@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import BadData
+from holdfast.errors import BadData, about
 from holdfast.lifecycle.payload import check_number, check_text
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import NewToken, Token
@@ -23,22 +23,27 @@ NEWEST = "~"
 def token_row(token: NewToken) -> tuple[Any, ...]:
     """Write id, name, digest, role, tenant, queues, maker and lifetime; refuse what is unfit."""
     check_id(token.id)
-    check_text(token.name, "the token's name", limit=100)
-    check_text(token.role, "role", limit=20)
+    with about("name"):
+        check_text(token.name, "the token's name", limit=100)
+    with about("role"):
+        check_text(token.role, "role", limit=20)
     check_actor(token.created_by)
     if token.tenant is not None:
-        check_text(token.tenant, "tenant", limit=200)
+        with about("tenant"):
+            check_text(token.tenant, "tenant", limit=200)
     if type(token.digest) is not bytes or len(token.digest) != 32:
         raise BadData("a token's digest must be 32 bytes of SHA-256")
     if token.lifetime is not None:
         check_number(token.lifetime, "a token's lifetime", high=LIFETIME_LIMIT)
+    with about("queues"):
+        queues = None if token.queues is None else _queues_text(token.queues)
     return (
         token.id,
         token.name,
         token.digest,
         token.role,
         token.tenant,
-        None if token.queues is None else _queues_text(token.queues),
+        queues,
         token.created_by,
         token.lifetime,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import BadData
+from holdfast.errors import BadData, about
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.states import TERMINAL, State
 from holdfast.ports import NewWebhook, Webhook
@@ -19,15 +19,20 @@ NEWEST = ("~", "")
 
 def webhook_row(hook: NewWebhook) -> tuple[Any, ...]:
     """Write id, tenant, url, secret, states, queue, task and maker; refuse what is unfit."""
-    check_webhook_id(hook.id)
-    check_text(hook.tenant, "tenant", limit=200)
-    check_text(hook.url, "url", limit=URL_LIMIT)
+    with about("id"):
+        check_webhook_id(hook.id)
+    with about("tenant"):
+        check_text(hook.tenant, "tenant", limit=200)
+    with about("url"):
+        check_text(hook.url, "url", limit=URL_LIMIT)
     check_text(hook.secret, "a webhook's secret", limit=200)
     check_text(hook.created_by, "actor", limit=200)
     for name, value in (("queue", hook.queue), ("task", hook.task)):
         if value is not None:
-            check_text(value, name, limit=200)
-    states = None if hook.states is None else _states_text(hook.states)
+            with about(name):
+                check_text(value, name, limit=200)
+    with about("states"):
+        states = None if hook.states is None else _states_text(hook.states)
     return (
         *(hook.id, hook.tenant, hook.url, hook.secret),
         *(states, hook.queue, hook.task, hook.created_by),

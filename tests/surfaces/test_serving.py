@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -17,6 +18,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from holdfast import Holdfast
+from holdfast.cli.front import Door, Whole
+from holdfast.cli.housekeeping import Housekeeping, read_terms
+from holdfast.http.limits import Limits
+from holdfast.outside import Outside
+from holdfast.wiring import read_address
 from tests.support.waiting import wait_until
 
 APP = """
@@ -36,6 +43,7 @@ async def block(begun: str, until: str) -> None:
     while not Path(until).exists():
         time.sleep(0.01)
 """
+AWAY = "postgresql://nobody@127.0.0.1:1/none"
 LONG_SECONDS = 50
 """How long a long poll asks for: longer than a server has to end."""
 CLAIM_SECONDS = 20
@@ -223,10 +231,31 @@ def test_beyond_this_machine_it_says_nothing_of_serving_without_tokens(
     assert json.loads(workers.stdout)["workers"] == []
 
 
+async def test_a_worker_that_is_stopped_before_its_database_came_did_not_end_well() -> None:
+    app = Holdfast(AWAY)
+    door = Door(
+        host="127.0.0.1",
+        port=0,
+        grace_seconds=1,
+        access_log=False,
+        limits=Limits(),
+        outside=Outside(),
+    )
+    keeping = Housekeeping(tick_seconds=1, terms=read_terms("7d", "7d", "7d"), clean=False)
+    house = Whole(door, read_address(AWAY), app, keeping)
+    house.employ(app.worker())
+    announced: list[str] = []
+    running_house = asyncio.create_task(house.run(lambda: announced.append("serving")))
+    await asyncio.sleep(0)  # from here on it listens to signals
+    signal.raise_signal(signal.SIGTERM)
+    async with asyncio.timeout(60):
+        assert await running_house == 1
+    assert announced == []
+
+
 def test_a_database_that_is_away_makes_a_server_that_says_so(place: Path) -> None:
     """It lives, is not ready, and answers requests with what to do."""
-    url = "postgresql://nobody@127.0.0.1:1/none"
-    with running(place, "serve", "--url", url) as served:
+    with running(place, "serve", "--url", AWAY) as served:
         assert served.http.get("/healthz").status_code == 200
         for path in ("/readyz", "/v1/jobs"):
             away = served.http.get(path)

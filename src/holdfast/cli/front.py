@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.app import Holdfast
 from holdfast.cli.housekeeping import Housekeeping
-from holdfast.cli.running import on_signals
+from holdfast.cli.running import FOUND_PROBLEMS, on_signals
 from holdfast.cli.worker import end_with, work
 from holdfast.http.doors import check_door, make_doorkeeper
 from holdfast.http.gateway import Gateway
@@ -116,10 +116,10 @@ class Whole:
         stopping = asyncio.create_task(self._stop_with(ended))
         # What refuses to serve refuses before a worker has claimed anything.
         await first_of(begun.wait(), ended.wait())
-        works, code = begun.is_set(), 0
+        works = begun.is_set()
         if works:
             announce()
-            code = await self._work(ended)
+        code = await self._work(ended) if works else self._unbegun
         await stopping
         await asyncio.to_thread(front.join)
         if works and self._app is not None and self._worker is not None:
@@ -127,6 +127,11 @@ class Whole:
         if front.died is not None:
             raise front.died
         return code
+
+    @property
+    def _unbegun(self) -> int:
+        """The exit code of one that was stopped before it served: no worker had its turn."""
+        return 0 if self._worker is None else FOUND_PROBLEMS
 
     async def _stop_with(self, ended: asyncio.Event) -> None:
         await ended.wait()

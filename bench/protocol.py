@@ -135,8 +135,9 @@ class Running:
 
 def last_words(file: IO[bytes]) -> str:
     """Give the end of what a program wrote to stderr."""
-    file.seek(0)
-    lines = file.read().decode(errors="replace").strip().splitlines()
+    # Without a seek: where one of us goes, the program that writes there goes, too.
+    text = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+    lines = text.decode(errors="replace").strip().splitlines()
     return " | ".join(lines[-3:]) or "it said nothing"
 
 

@@ -5,10 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from subprocess import Popen
+from tempfile import TemporaryFile
 
 import pytest
 
-from bench.protocol import Program, ProgramError, Unsupported, limit_for, number, read_reply, words
+from bench.protocol import (
+    Program,
+    ProgramError,
+    Unsupported,
+    last_words,
+    limit_for,
+    number,
+    read_reply,
+    words,
+)
 from tests.support.waiting import wait_until
 
 
@@ -97,6 +108,15 @@ while True:
     wait_until(lambda: running.said() == "ready", "the program to listen")
     assert not running.ended
     assert running.stop() == {"jobs": 7}
+
+
+def test_listening_changes_nothing_of_what_a_program_writes() -> None:
+    code = "import os; [os.write(2, b'x\\n') for _ in range(200_000)]"
+    with TemporaryFile() as file, Popen([sys.executable, "-c", code], stderr=file) as process:
+        while process.poll() is None:
+            last_words(file)
+        assert last_words(file) == "x | x | x"
+        assert os.fstat(file.fileno()).st_size == 400_000
 
 
 @pytest.mark.parametrize("reply", [{}, {"jobs": "5"}, {"jobs": True}, {"jobs": None}])

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast import Context, Holdfast, JobHandle
 from holdfast.context import JobFacts
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Change, Draft, NewJob
+from holdfast.lifecycle.job import Change, Draft, JobId, NewJob
 from holdfast.lifecycle.payload import Body
 from holdfast.lifecycle.states import State
 from holdfast.ports import Claimed, Outcome, Store, SubmitOutcome
@@ -31,6 +31,8 @@ class Watched:
         self.before: Callable[[Sequence[NewJob]], Any] | None = None
         self.after: Callable[[Sequence[NewJob]], Any] | None = None
         self.committing: Callable[[Sequence[Change]], Any] | None = None
+        self.committed: Callable[[Sequence[Change]], Any] | None = None
+        self.looking: Callable[[Sequence[JobId]], Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         """All else is the store's."""
@@ -51,8 +53,10 @@ class Watched:
         return outcomes
 
     async def get(self, ids: Sequence[Any]) -> Any:
-        """Count."""
+        """Count, and do as told."""
         self.looks.append(len(ids))
+        if self.looking is not None:
+            await self.looking(ids)
         return await self._store.get(ids)
 
     async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
@@ -60,7 +64,10 @@ class Watched:
         self.commits.append(len(changes))
         if self.committing is not None:
             await self.committing(changes)
-        return await self._store.commit(changes)
+        outcomes = await self._store.commit(changes)
+        if self.committed is not None:
+            await self.committed(changes)
+        return outcomes
 
 
 def watched_app(url: str, **settings: Any) -> tuple[Holdfast, Watched]:

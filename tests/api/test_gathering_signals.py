@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
-from holdfast.errors import BadData, Refused, StoreUnavailable
+from holdfast.errors import BadData, LawBroken, Refused, StoreBroken, StoreUnavailable
 from holdfast.flow.intervene import SIGNAL_REBASES
 from holdfast.jobs import JobHandle
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Change
+from holdfast.lifecycle.job import Change, JobId
 from holdfast.lifecycle.states import State
 from holdfast.services import gathering
 from holdfast.testing.acts import claim, do
@@ -119,6 +119,7 @@ async def test_a_caller_that_goes_away_does_not_take_the_others_along(
     leaving = asyncio.create_task(jobs[0].signal("go"))
     staying = asyncio.create_task(jobs[1].signal("go"))
     await gate.reached.wait()
+    assert store.commits == [2]
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving
@@ -141,3 +142,86 @@ async def test_each_caller_is_told_of_its_own_job_when_the_store_is_away(
     store.committing = None
     await jobs[0].signal("go")
     assert await signals_of(jobs[0]) == ["go"]
+
+
+async def test_a_batch_that_failed_after_it_was_written_is_written_once(
+    jobs: list[JobHandle[Any]], store: Watched
+) -> None:
+    async def poison(changes: Sequence[Change]) -> None:
+        if len(changes) > 1:
+            raise LawBroken("one of them cannot be told")
+
+    store.committed = poison
+    await asyncio.gather(*(job.signal("pay") for job in jobs[:3]))
+    assert store.commits == [3, 1, 1, 1]
+    assert [await signals_of(job) for job in jobs[:3]] == [["pay"]] * 3
+
+
+async def test_a_row_that_cannot_be_read_fails_nobody_else(
+    jobs: list[JobHandle[Any]], store: Watched
+) -> None:
+    async def broken(ids: Sequence[JobId]) -> None:
+        if jobs[1].record.id in ids:
+            raise StoreBroken("a page of it is damaged")
+
+    store.looking = broken
+    answers = await asyncio.gather(*(job.refresh() for job in jobs[:3]), return_exceptions=True)
+    assert [type(answer) for answer in answers].count(StoreBroken) == 1
+    assert isinstance(answers[1], StoreBroken)
+
+
+class Stuck(Gate):
+    """Holds only the first call up."""
+
+    async def __call__(self, sent: Any) -> None:
+        """Wait, or go past whoever waits."""
+        if not self.reached.is_set():
+            await super().__call__(sent)
+
+
+async def test_a_batch_that_is_stuck_holds_nobody_else_up(
+    jobs: list[JobHandle[Any]], store: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "STUCK_SECONDS", 0.05)
+    gate = store.committing = Stuck()
+    first = asyncio.create_task(jobs[0].signal("go"))
+    await gate.reached.wait()
+    # Those that wait already, and those that come when it is known to be stuck.
+    await asyncio.gather(*(job.signal("go") for job in jobs[1:4]))
+    await asyncio.gather(*(job.signal("go") for job in jobs[4:7]))
+    assert not first.done()
+    gate.opened.set()
+    await first
+    assert [await signals_of(job) for job in jobs[:7]] == [["go"]] * 7
+    await jobs[7].signal("go")
+
+
+async def test_nobody_waits_for_a_turn_without_a_limit(
+    jobs: list[JobHandle[Any]], store: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "STUCK_SECONDS", 0.05)
+    monkeypatch.setattr(gathering, "TURN_SECONDS", 0.05)
+    gate = store.committing = Stuck()
+    first = asyncio.create_task(jobs[0].signal("first"))
+    await gate.reached.wait()
+    await jobs[0].signal("second")
+    assert not first.done()
+    gate.opened.set()
+    await first
+    assert sorted(await signals_of(jobs[0])) == ["first", "second"]
+
+
+async def test_whoever_goes_away_in_a_turn_lets_the_next_one_in(
+    jobs: list[JobHandle[Any]], store: Watched
+) -> None:
+    gate = store.committing = Stuck()
+    holding = asyncio.create_task(jobs[0].signal("holding"))
+    await gate.reached.wait()
+    waiting, last = (asyncio.create_task(jobs[0].signal(name)) for name in ("waiting", "last"))
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    holding.cancel()
+    gate.opened.set()
+    await last
+    assert "waiting" not in await signals_of(jobs[0])
+    assert "last" in await signals_of(jobs[0])

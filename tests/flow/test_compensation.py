@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreBroken, StoreUnavailable
 from holdfast.flow import reasons as r
 from holdfast.flow.intervene import cancel
 from holdfast.flow.perform import perform
@@ -128,6 +129,34 @@ async def test_a_compensation_is_found_by_the_correlation_of_what_it_undoes(
     assert {one.id for one in found} == {job.id, undo.id}
     [first] = await store.events(undo.id)
     assert first.correlation_id == "order-7"
+
+
+class Unread:
+    """A store that cannot read events."""
+
+    def __init__(self, store: Store, error: Exception) -> None:
+        """Fail so."""
+        self._store = store
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the store's."""
+        return getattr(self._store, name)
+
+    async def events(self, *_: Any, **__: Any) -> Any:
+        """Fail."""
+        raise self._error
+
+
+async def test_a_first_event_that_cannot_be_read_stops_no_sweep(store: Store) -> None:
+    job = await running_job(store, policy=BRIEF, correlation_id="order-7")
+    away: Any = Unread(store, StoreUnavailable("away"))
+    with pytest.raises(StoreUnavailable):
+        await sweep(away, SWEEPER, jitter=lambda: 0.0)
+    damaged: Any = Unread(store, StoreBroken("damaged"))
+    await sweep(damaged, SWEEPER, jitter=lambda: 0.0)
+    [undo] = await undoing(store, job)
+    assert (await store.events(undo.id))[0].correlation_id is None
 
 
 @pytest.mark.req("B14", "B28")

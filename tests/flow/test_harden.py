@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.errors import Refused, StaleRevision, StoreUnavailable
+from holdfast.errors import BadData, Refused, StaleRevision, StoreUnavailable
 from holdfast.flow.intervene import cancel
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Job, JobId
@@ -15,7 +15,7 @@ from holdfast.lifecycle.linked import compensation_id
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Cancel, Link, State
 from holdfast.ports import Store
-from holdfast.testing.acts import do, job_in, stored
+from holdfast.testing.acts import do, job_in, running_job, stored
 from holdfast.testing.factories import CONTROL, new_job, owner_of
 from tests.flow.families import (
     Claims,
@@ -133,6 +133,24 @@ async def test_a_hard_cancel_reaches_the_next_try_of_a_child_that_has_ended(stor
     await cancel(store, parent.id, CONTROL, hard=True)
 
     assert (await stored(store, again.record.id)).state is CANCELLED
+
+
+async def test_a_hard_cancel_reaches_the_next_try_of_the_job_itself(store: Store) -> None:
+    first = await running_job(store, policy=ONCE)
+    again = new_job(parent_id=first.id, link_kind=Link.RETRY, policy=ONCE)
+    await do(store, first, c.Fail(actor=owner_of(first), error_code="boom", submits=(again,)))
+    await cancel(store, first.id, CONTROL, hard=True)
+
+    assert (await stored(store, again.record.id)).state is CANCELLED
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.FAILED])
+async def test_a_reason_is_checked_whether_or_not_there_is_anything_to_write(
+    store: Store, state: State
+) -> None:
+    job = await job_in(store, state)
+    with pytest.raises(BadData, match="reason has 100,000 characters"):
+        await cancel(store, job.id, CONTROL, hard=True, reason="x" * 100_000)
 
 
 @pytest.mark.req("B28")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.errors import StoreError
+from holdfast.errors import StoreUnavailable
 from holdfast.lifecycle.job import Change
 from holdfast.lifecycle.linked import brings_compensation, with_correlation
 from holdfast.ports import Jobs
@@ -24,7 +24,7 @@ async def correlated(store: Jobs, changes: Sequence[Change]) -> list[Change]:
 async def _correlated(store: Jobs, change: Change) -> Change:
     try:
         [first] = await store.events(change.id, limit=1)
-    except StoreError:
+    except StoreUnavailable:
         raise
     except Exception:  # noqa: BLE001 - a first event that cannot be read must not keep a job alive
         return change

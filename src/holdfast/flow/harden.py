@@ -38,7 +38,7 @@ async def harden(store: Store, top: Job, actor: Actor, reason: str | None = None
     """
     said = reason or writable(f"{top.public_id} was cancelled hard", TEXT_LIMIT)
     walk = _Walk(store, actor, said)
-    left = [_branch(top)]
+    left = [_branch(top), *map(_branch, await walk.cancelled(await walk.tries(top)))]
     while left:
         some = left[-PARENTS:]
         del left[-PARENTS:]
@@ -82,7 +82,7 @@ class _Walk:
             yield [
                 job
                 for child in page
-                for job in [child, *await self._tries(child)]
+                for job in [child, *await self.tries(child)]
                 if child.parent_id not in kept or job.terminal or job.cancel_requested is not None
             ]
 
@@ -99,9 +99,9 @@ class _Walk:
     async def _page(self, ids: Sequence[JobId], size: int, after: JobId | None = None) -> list[Job]:
         return await self._visit.read(partial(self._store.children, after=after, limit=size), ids)
 
-    async def _tries(self, child: Job) -> list[Job]:
-        """Follow the tries of a child that lives on in linked retries (A16)."""
-        return await self._visit.read(self._following, [child.id]) if may_go_on(child) else []
+    async def tries(self, job: Job) -> list[Job]:
+        """Follow the tries of a job that lives on in linked retries (A16)."""
+        return await self._visit.read(self._following, [job.id]) if may_go_on(job) else []
 
     async def _following(self, ids: Sequence[JobId]) -> list[Job]:
         tries: list[Job] = []

@@ -39,6 +39,8 @@ async def cancel(
     before is returned as it is. A hard cancel goes on to whoever lives below the job, whether it
     has ended or not; one that breaks off on the way is to be repeated.
     """
+    if reason is not None:
+        check_text(reason, "reason", empty=True)
     for _ in range(CANCEL_TRIES):
         job = (await store.get([id]))[0]
         if job is not None and await _done_before(store, job, actor, request_id):

@@ -1,8 +1,9 @@
 """Concurrent calls of a store become few: while one batch is under way, the next gathers.
 
-No timers: a call that finds nothing under way goes at once, with whatever came in the same turn
-of the loop; where a whole batch more waits as one leaves, it leaves beside it. One that is bad
-fails alone, and a caller that goes away takes nobody with it.
+Nobody waits for company: a call that finds nothing under way goes at once, with whatever came in
+the same turn of the loop; where a whole batch more waits as one leaves, it leaves beside it, and so
+does what waits behind one that is stuck. One that is bad fails alone, and a caller that goes away
+takes nobody with it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
+
 from holdfast.errors import HoldfastError, StoreBroken, StoreError, StoreFull, StoreUnavailable
+from holdfast.identity import mint_request
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
 from holdfast.ports import Outcome, Store, SubmitOutcome
 
@@ -25,6 +29,11 @@ BATCH_BYTES = 4 * 1024 * 1024
 """Of bodies in one batch; a single one may be larger."""
 LANES = 2
 """Batches under way at once: while the database writes one, the next is laid out."""
+STUCK_SECONDS = 1.0
+"""From then on a batch that is under way holds no other up."""
+MOST_LANES = 8
+TURN_SECONDS = 5.0
+"""How long a command waits for those before it; the compare-and-set holds without its turn."""
 
 
 class Sent(Generic[T, A]):
@@ -48,20 +57,26 @@ class Gathering(Generic[T, A]):
         *,
         size: Callable[[T], int],
         name: Callable[[T], str],
+        shared: tuple[type[StoreError], ...] = (StoreUnavailable, StoreFull),
     ) -> None:
-        """Take the call; `size` is of an item's bodies, `name` of its job. Nothing waits yet."""
+        """Take the call; `size` is of an item's bodies, `name` of its job. Nothing waits yet.
+
+        An error that is `shared` is the store's and all are told of it; else each is sent alone.
+        """
         self._call = call
+        self._shared = shared
         self._size = size
         self._name = name
         self._waiting: deque[Sent[T, A]] = deque()
         self._lanes: set[asyncio.Task[None]] = set()
+        self._stuck = 0
 
     async def send(self, items: Sequence[T]) -> list[A]:
         """Send items in one batch, together with those of others; answers once they are durable.
 
         StoreUnavailable: it is not known whether they are there.
         """
-        return await self._enter(items)
+        return await self._enter(items) if items else []
 
     async def send_many(self, items: Sequence[T]) -> list[A]:
         """Send items in as many batches as they fill."""
@@ -78,14 +93,23 @@ class Gathering(Generic[T, A]):
     def _enter(self, items: Sequence[T]) -> asyncio.Future[list[A]]:
         future: asyncio.Future[list[A]] = asyncio.get_running_loop().create_future()
         self._waiting.append(Sent(items, sum(map(self._size, items)), future))
-        if not self._lanes:
-            self._open_lane()
+        self._go_on()
         return future
 
     async def finish(self) -> None:
         """Wait until all that was asked for is sent."""
         while self._lanes:
             await asyncio.wait(self._lanes)
+
+    @property
+    def _moving(self) -> int:
+        """How many lanes there are of which more can be expected soon."""
+        return len(self._lanes) - self._stuck
+
+    def _go_on(self) -> None:
+        """See that what waits is sent."""
+        if self._waiting and not self._moving and len(self._lanes) < MOST_LANES:
+            self._open_lane()
 
     def _open_lane(self) -> None:
         lane = asyncio.get_running_loop().create_task(self._send_all())
@@ -98,17 +122,36 @@ class Gathering(Generic[T, A]):
             # Only where the loop itself ends, and cancels this: they were never sent.
             for sent in self._waiting:
                 sent.future.cancel()
-        elif self._waiting and not self._lanes:
-            self._open_lane()
+        else:
+            self._go_on()
 
     async def _send_all(self) -> None:
         while batch := self._next_batch():
             # Only whole batches go side by side: of what is less, more gathers meanwhile.
-            if len(self._lanes) < LANES and self._whole_waits():
+            if self._moving < LANES and len(self._lanes) < MOST_LANES and self._whole_waits():
                 self._open_lane()
-            await self._send(batch)
-            if len(self._lanes) > 1 and not self._whole_waits():
+            with self._watched():
+                await self._send(batch)
+            if self._moving > 1 and not self._whole_waits():
                 return
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Let others go on beside a batch that takes long."""
+        stuck = False
+
+        def give_up() -> None:
+            nonlocal stuck
+            stuck = True
+            self._stuck += 1
+            self._go_on()
+
+        timer = asyncio.get_running_loop().call_later(STUCK_SECONDS, give_up)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._stuck -= stuck
 
     def _whole_waits(self) -> bool:
         """Whether what waits fills a batch."""
@@ -140,7 +183,7 @@ class Gathering(Generic[T, A]):
     async def _send(self, batch: Sequence[Sent[T, A]]) -> None:
         try:
             answers = await self._call([item for sent in batch for item in sent.items])
-        except (StoreUnavailable, StoreFull, StoreBroken) as error:
+        except self._shared as error:
             self._fail(batch, error)
         except Exception as error:  # noqa: BLE001  every caller is told
             await self._send_apart(batch, error)
@@ -148,7 +191,10 @@ class Gathering(Generic[T, A]):
             _answer(batch, answers)
 
     async def _send_apart(self, batch: Sequence[Sent[T, A]], error: Exception) -> None:
-        """Find who made a batch fail. What of it was written is known by its ids, and answered."""
+        """Find who made a batch fail. What of it was written is known by its ids, and answered.
+
+        Those of jobs, or of requests: see `Together.commit`.
+        """
         if len(batch) == 1:
             self._fail(batch, error)
             return
@@ -202,6 +248,7 @@ class Together:
             store.submit,
             size=lambda job: len(job.event.body or b""),
             name=lambda job: job.record.public_id,
+            shared=(StoreUnavailable, StoreFull, StoreBroken),
         )
         self._commits: Gathering[Change, Outcome] = Gathering(
             store.commit,
@@ -219,8 +266,16 @@ class Together:
         Gathered, all but one of them would lose, and decide anew together.
         """
         lock = self._turns.setdefault(id, asyncio.Lock())
-        async with lock:
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await lock.acquire()
+        except TimeoutError:
             yield
+            return
+        try:
+            yield
+        finally:
+            lock.release()
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
         """Submit jobs, together with those of others; answers once they are durable.
@@ -231,8 +286,19 @@ class Together:
         return await self._submits.send_many(jobs)
 
     async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
-        """Write changes as the store does, all of one call in one batch."""
-        return await self._commits.send(changes)
+        """Write changes as the store does, all of one call in one batch.
+
+        Under a request of their own: were they sent again, it is known whether they had landed.
+        """
+        request_id = mint_request()
+        return await self._commits.send(
+            [
+                change
+                if change.event.request_id is not None
+                else replace(change, event=replace(change.event, request_id=request_id))
+                for change in changes
+            ]
+        )
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
         """Read jobs by internal id."""

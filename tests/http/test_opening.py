@@ -8,12 +8,26 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.errors import HoldfastError, SchemaMismatch, StoreUnavailable
+from holdfast.errors import HoldfastError, NoTokens, SchemaMismatch, StoreUnavailable
 from holdfast.http import opening
+from holdfast.http.gateway import Gateway
 from holdfast.http.server import make_server
 from holdfast.ports import Store
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.http.conftest import Names
+
+
+class Slow(SqliteStore):
+    """A store that takes until it is told to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.may_open = asyncio.Event()
+
+    async def open(self) -> None:
+        """Wait, then open."""
+        await self.may_open.wait()
+        await super().open()
 
 
 class Late(SqliteStore):
@@ -76,6 +90,46 @@ async def test_a_schema_that_does_not_fit_is_told_at_the_start(tmp_path: Path) -
     with pytest.raises(SchemaMismatch):
         async with app.router.lifespan_context(app):
             pass
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["slow", "away"])
+async def test_a_refusal_that_comes_after_the_beginning_ends_the_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, away: bool
+) -> None:
+    async def check(store: Store) -> None:
+        await store.clock()
+        raise NoTokens("nobody has one")
+
+    path = tmp_path / "jobs.db"
+    store = Late(path, StoreUnavailable("away")) if away else Slow(path)
+    app = make_server(store, Names(), check=check)
+    gateway = Gateway(app, port=0)
+
+    def begun() -> None:
+        assert not store.may_open.is_set()
+        store.may_open.set()
+
+    with pytest.raises(NoTokens):
+        async with asyncio.timeout(20):
+            await gateway.run(begun)
+    errors = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert errors == ["the server cannot go on and ends: nobody has one"]
+
+
+async def test_a_server_that_is_refused_late_is_not_ready(tmp_path: Path) -> None:
+    async def check(store: Store) -> None:
+        raise NoTokens("nobody has one")
+
+    store = Slow(tmp_path / "jobs.db")
+    app = make_server(store, Names(), check=check)
+    life, http = app.router.lifespan_context(app), httpx.ASGITransport(app)
+    await life.__aenter__()
+    store.may_open.set()
+    async with asyncio.timeout(20), httpx.AsyncClient(transport=http) as client:
+        await app.state.house.ending.wait()
+        assert (await client.get("http://test/readyz")).json()["code"] == "server_ending"
+    with pytest.raises(NoTokens):
+        await life.__aexit__(None, None, None)
 
 
 async def test_a_server_that_ends_before_its_database_came_ends(tmp_path: Path) -> None:

@@ -43,6 +43,23 @@ async def block(begun: str, until: str) -> None:
     while not Path(until).exists():
         time.sleep(0.01)
 """
+SLOW = """
+import asyncio
+from holdfast.cli.main import app
+from holdfast.http import opening
+from holdfast.stores.sqlite.store import SqliteStore
+
+opening.PATIENCE_SECONDS = 0.01
+at_once = SqliteStore.open
+
+async def later(store: SqliteStore) -> None:
+    await asyncio.sleep(50 * opening.PATIENCE_SECONDS)
+    await at_once(store)
+
+SqliteStore.open = later
+app()
+"""
+"""The command on a database that takes longer to open than a server waits for it."""
 AWAY = "postgresql://nobody@127.0.0.1:1/none"
 LONG_SECONDS = 50
 """How long a long poll asks for: longer than a server has to end."""
@@ -229,6 +246,36 @@ def test_beyond_this_machine_it_says_nothing_of_serving_without_tokens(
     assert done.stderr.count("\n") == 1
     workers = typed(place, "workers", "--all", "--url", "jobs.db", "--json")
     assert json.loads(workers.stdout)["workers"] == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(("serve", "--url", "jobs.db"), id="serve"),
+        pytest.param(("up",), id="up"),
+        pytest.param(("up", "jobs_app:app"), id="up with a worker"),
+    ],
+)
+def test_a_refusal_that_comes_with_a_slow_database_ends_what_serves(
+    place: Path, command: tuple[str, ...]
+) -> None:
+    assert typed(place, "migrate", "--url", "jobs.db").returncode == 0
+    (place / "slow.py").write_text(SLOW)
+    done = subprocess.run(
+        [sys.executable, "slow.py", *command, "--host", "0.0.0.0", "--port", "0"],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={**os.environ, "COLUMNS": "200", "HOLDFAST_URL": "jobs.db"},
+    )
+    assert done.returncode == 1, done.stderr
+    lines = done.stderr.splitlines()
+    assert "serving http://" in lines[0]
+    assert sum("the server cannot go on and ends: " in line for line in lines) == 1
+    assert lines[-1].startswith("error no_tokens: ")
+    assert "Traceback" not in done.stderr
 
 
 async def test_a_worker_that_is_stopped_before_its_database_came_did_not_end_well() -> None:

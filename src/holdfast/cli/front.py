@@ -70,7 +70,7 @@ class Door(Struct, frozen=True, kw_only=True):
 
 
 async def serve(gateway: Gateway, announce: Callable[[], None]) -> None:
-    """Serve until a signal; a second one hurries. Announces it once nothing refuses it."""
+    """Serve until a signal or a late refusal; a second signal hurries."""
 
     def stop() -> None:
         gateway.stop()
@@ -114,7 +114,8 @@ class Whole:
         front = _Front(self._gateway, begun, ended)
         front.start()
         stopping = asyncio.create_task(self._stop_with(ended))
-        # What refuses to serve refuses before a worker has claimed anything.
+        # What refuses to serve refuses before a worker has claimed anything, unless the database
+        # is slow or away: then it refuses once that is there, and takes the worker down with it.
         await first_of(begun.wait(), ended.wait())
         works = begun.is_set()
         if works:
@@ -123,7 +124,7 @@ class Whole:
         await stopping
         await asyncio.to_thread(front.join)
         if works and self._app is not None and self._worker is not None:
-            await end_with(self._app, self._worker, code)
+            await end_with(self._app, self._worker, code, front.died)
         if front.died is not None:
             raise front.died
         return code

@@ -93,10 +93,15 @@ def telling() -> Iterator[None]:
     try:
         yield
     except HoldfastError as error:
-        err.print(f"[bold red]error[/] {error.reason_code}: ", end="")
-        # A message names jobs and queues, and those are named by anybody.
-        say(err, plain(error))
+        tell(error)
         raise typer.Exit(exit_code(error)) from error
+
+
+def tell(error: HoldfastError) -> None:
+    """Print an error of ours in one line."""
+    err.print(f"[bold red]error[/] {error.reason_code}: ", end="")
+    # A message names jobs and queues, and those are named by anybody.
+    say(err, plain(error))
 
 
 def exit_code(error: HoldfastError) -> int:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from holdfast.app import Holdfast
-from holdfast.cli.running import FOUND_PROBLEMS, err, on_signals, run, telling
+from holdfast.cli.running import FOUND_PROBLEMS, err, exit_code, on_signals, run, tell, telling
 from holdfast.cli.settings import (
     HOST,
     App,
@@ -107,14 +107,22 @@ async def _serve(app: Holdfast, made: Worker, metrics: tuple[str, int] | None) -
     return code
 
 
-async def end_with(app: Holdfast, made: Worker, code: int) -> None:
-    """Let go of the app; leaves the process at once if something of the worker runs on."""
+async def end_with(
+    app: Holdfast, made: Worker, code: int, died: BaseException | None = None
+) -> None:
+    """Let go of the app; leaves the process at once if something of the worker runs on.
+
+    `died` is what ended the worker from beside it. Whoever calls raises it, but for such a leave.
+    """
     if made.failed is not None:
         told = f"error: {plain(made.failed)}"
         err.print(told, style="red", markup=False, emoji=False, soft_wrap=True)
     closing = asyncio.create_task(app.close())
     await asyncio.wait([closing], timeout=LET_GO_SECONDS)
     if code == NOT_BEGUN or made.left_running or not closing.done():
+        if isinstance(died, HoldfastError):
+            tell(died)
+            code = exit_code(died)
         logging.shutdown()
         sys.stdout.flush()
         # Not by returning: the interpreter would wait for threads that cannot be stopped.

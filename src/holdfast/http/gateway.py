@@ -67,17 +67,20 @@ class Gateway:
     async def run(self, begun: Callable[[], None] = lambda: None) -> None:
         """Serve until stopped; requests under way are answered, within the grace.
 
-        `begun` is called once it is sure that it serves, before it answers anything.
+        `begun` is called before it answers anything: once nothing refuses it, or with a database
+        that is slow or away. A refusal that comes with that later ends it, and is raised.
         """
         self._loop = asyncio.get_running_loop()
         # Its beginning and its end are told by whoever runs it.
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        ending = asyncio.create_task(self._stop_with_app())
         try:
             async with self._app.router.lifespan_context(self._app):
                 if not self._stopped:
                     begun()
                     await self._server.serve(sockets=[self._socket])
         finally:
+            ending.cancel()
             self._socket.close()
 
     def stop(self) -> None:
@@ -86,6 +89,11 @@ class Gateway:
         self._server.should_exit = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._ending.begin)
+
+    async def _stop_with_app(self) -> None:
+        """Stop as if told to when the app itself begins to end."""
+        await self._ending.wait()
+        self.stop()
 
     def hurry(self) -> None:
         """Do not wait for those requests any longer."""

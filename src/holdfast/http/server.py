@@ -73,7 +73,8 @@ def make_server(
 ) -> FastAPI:
     """Make the application for a store that is not open yet; it opens and closes with it.
 
-    `check` may refuse to begin once that is open; `beside` are loops that run on it from then on.
+    `check` may refuse to serve once that is open, be it late; `beside` are loops that run on it
+    from then on.
     """
     meters = meters or Meters()
     limits = limits or Limits()
@@ -93,7 +94,7 @@ def make_server(
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         loops: list[Beside] = [partial(watch_depths, house.depths), *beside]
-        async with opened(house.session, loops, check):
+        async with opened(house.session, loops, check, house.ending.begin):
             yield
 
     app = FastAPI(

@@ -19,8 +19,10 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle import seal
 from holdfast.lifecycle.job import JobId
 from holdfast.ports import Store
+from holdfast.stores.postgres import store as postgres_store
+from holdfast.stores.sqlite import keep as sqlite_keep
 from holdfast.testing.acts import passed, running_job, submit_one
-from holdfast.testing.factories import CONTROL, SHORT_RUN
+from holdfast.testing.factories import CONTROL, SHORT_RUN, job_ids
 from holdfast.wiring import opened, read_address
 
 
@@ -123,12 +125,31 @@ async def test_a_key_that_was_given_to_no_job_comes_back_to_its_own(
     assert await holders(store) == {"K": job.id}
 
 
+async def test_keys_of_no_job_are_freed_wherever_they_are_when_one_batch_is_too_small(
+    store: Store, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (postgres_store, sqlite_keep):
+        monkeypatch.setattr(module, "FREE_BATCH", 2)
+    jobs = {key: (await submit_one(store, dedupe_key=key)).id for key in ("A", "B", "C")}
+    strays = [*(UUID(int=n) for n in (0, 1, 1, 1, 2)), job_ids.mint(), NOBODY]
+    jobs |= {key: (await submit_one(store, dedupe_key=key)).id for key in ("D", "E")}
+    listed = ", ".join(f"({n}, {nobody(place, id_)})" for n, id_ in enumerate(strays))
+    await damage(
+        place,
+        f"WITH strays (n, id) AS (VALUES {listed}) INSERT INTO keys SELECT tenant, kind,"
+        " 'ORPHAN' || n, strays.id, digest FROM keys, strays WHERE key = 'A'",
+    )
+    assert await store.free_stray_keys() == len(strays)
+    assert await holders(store) == jobs
+    assert await store.free_stray_keys() == 0
+
+
 NOBODY = JobId(UUID(int=2**128 - 1))
 
 
-def nobody(place: str) -> str:
+def nobody(place: str, id_: UUID = NOBODY) -> str:
     """An id that no job has, as the engine writes it."""
-    return f"'{NOBODY}'" if "://" in place else f"x'{NOBODY.hex}'"
+    return f"'{id_}'::uuid" if "://" in place else f"x'{id_.hex}'"
 
 
 async def holders(store: Store) -> dict[str, JobId]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 from holdfast.errors import RequestIdReused
 from holdfast.identity import mint_secret
@@ -26,6 +27,7 @@ from holdfast.ports import (
     Token,
     Webhook,
 )
+from holdfast.stores.cursors import LOWEST
 from holdfast.stores.due import oldest_first
 from holdfast.stores.logs import log_row
 from holdfast.stores.postgres.committing import Committing
@@ -39,6 +41,8 @@ from holdfast.stores.workers import FORGET_BATCH, worker_row
 
 FOLD_BATCH, FOLD_ROUNDS = 10_000, 100
 """How many deltas one statement folds, and how many of these one call makes at most."""
+FREE_BATCH = 10_000
+"""How many keys one statement looks at to free those of no job."""
 CLAIM_MEMORY = 600 * SECOND
 """How long a claim of which nothing is held any more is still known when it is asked for again."""
 
@@ -277,8 +281,13 @@ class PostgresStore(Committing):
     # -- rebuild
 
     async def free_stray_keys(self) -> int:
-        """Free the keys of no job."""
-        return len(await self._fetch("free_stray_keys"))
+        """Free the keys of no job, batch by batch: one statement has only so much time."""
+        total = 0
+        low: UUID | None = LOWEST
+        while low is not None:
+            [(low, freed)] = await self._fetch("free_stray_keys", low, FREE_BATCH)
+            total += freed
+        return total
 
     async def rebuild(self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]) -> None:
         """Replace the projection of these jobs. Nobody else may write meanwhile."""

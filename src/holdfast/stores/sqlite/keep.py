@@ -34,6 +34,8 @@ from holdfast.stores.workers import FORGET_BATCH
 
 CLAIM_MEMORY = 600 * SECOND
 """How long a claim of which nothing is held any more is still known when it is asked for again."""
+FREE_BATCH = 10_000
+"""How many keys one transaction looks at to free those of no job."""
 
 
 def epoch(session: Session) -> int:
@@ -214,9 +216,11 @@ def secret(turn: Turn, name: str) -> bytes:
     return bytes.fromhex(turn.meta()[key])
 
 
-def free_stray_keys(turn: Turn) -> int:
-    """Free the keys of no job."""
-    return turn.write("free_stray_keys", [()])
+def free_stray_keys(turn: Turn, low: bytes) -> tuple[bytes | None, int]:
+    """Free the keys of no job among the next ones by id; tell where these end, None at the end."""
+    bound = turn.row("stray_keys_bound", (low, FREE_BATCH))
+    high = None if bound is None else bytes(bound[0])
+    return high, turn.write("free_stray_keys", [(low, high)])
 
 
 def rebuild(turn: Turn, jobs: Sequence[Job], keys: Sequence[tuple[JobId, KeyRow]]) -> None:

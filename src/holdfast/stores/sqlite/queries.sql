@@ -607,9 +607,15 @@ DELETE FROM jobs WHERE id = ?
 -- Remove the keys of a job that is about to be rebuilt.
 DELETE FROM keys WHERE id = ?
 
+-- name: stray_keys_bound
+-- Where the next ?2 keys after an id end; nothing if there are fewer.
+SELECT id FROM keys WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?2 - 1
+
 -- name: free_stray_keys
--- Free the keys of ids of which nothing else is left, while nobody writes.
-DELETE FROM keys WHERE NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = keys.id)
+-- Free the keys of ids of which nothing else is left, while nobody writes: from id ?1 up to ?2, or
+-- to the last one. Differs from postgres: the bound is read before.
+DELETE FROM keys WHERE id >= ?1 AND id <= coalesce(?2, (SELECT max(id) FROM keys))
+AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = keys.id)
 AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.id = keys.id)
 AND NOT EXISTS (SELECT 1 FROM beats AS b WHERE b.id = keys.id)
 

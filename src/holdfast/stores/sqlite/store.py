@@ -426,8 +426,13 @@ class SqliteStore:
         return await self._read(read.size)
 
     async def free_stray_keys(self) -> int:
-        """Free the keys of no job."""
-        return await self._write(keep.free_stray_keys)
+        """Free the keys of no job, batch by batch: others may wait for the write lock."""
+        total = 0
+        low: bytes | None = b""
+        while low is not None:
+            low, freed = await self._write(partial(keep.free_stray_keys, low=low))
+            total += freed
+        return total
 
     async def rebuild(self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]) -> None:
         """Replace the projection of these jobs. Nobody else may write meanwhile."""

@@ -11,6 +11,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.flow.verify import Problem, verify
 from holdfast.stores.postgres.migrate import migrate
+from tests.api.acts import Watched, watched_app
 from tests.support.emptying import empty_ledger
 from tests.support.postgres import PostgresCluster
 
@@ -50,3 +51,17 @@ async def app(url: str) -> AsyncIterator[Holdfast]:
         problems: list[Problem] = []
         await verify(await opened.store(), on_problem=problems.append)
         assert problems == []
+
+
+@pytest.fixture
+async def watched(url: str) -> AsyncIterator[tuple[Holdfast, Watched]]:
+    """An open app, and the store that it uses."""
+    app, store = watched_app(url)
+    async with app:
+        yield app, store
+
+
+@pytest.fixture
+def store(watched: tuple[Holdfast, Watched]) -> Watched:
+    """The store alone."""
+    return watched[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,22 +18,8 @@ from holdfast.lifecycle.states import State
 from holdfast.services import gathering
 from holdfast.testing.acts import claim, do
 from holdfast.testing.factories import owner_of
-from tests.api.acts import Gate, Watched, watched_app
+from tests.api.acts import Gate, Watched
 from tests.api.test_submitting import greeter
-
-
-@pytest.fixture
-async def watched(url: str) -> AsyncIterator[tuple[Holdfast, Watched]]:
-    """An open app, and the store that it uses."""
-    app, store = watched_app(url)
-    async with app:
-        yield app, store
-
-
-@pytest.fixture
-def store(watched: tuple[Holdfast, Watched]) -> Watched:
-    """The store alone."""
-    return watched[1]
 
 
 @pytest.fixture

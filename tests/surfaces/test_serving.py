@@ -227,7 +227,7 @@ def test_an_address_that_is_taken_is_named(place: Path) -> None:
     assert "in use" in done.stderr
 
 
-@pytest.mark.parametrize(
+EACH_THAT_SERVES = pytest.mark.parametrize(
     "command",
     [
         pytest.param(("serve", "--url", "jobs.db"), id="serve"),
@@ -235,6 +235,9 @@ def test_an_address_that_is_taken_is_named(place: Path) -> None:
         pytest.param(("up", "jobs_app:app"), id="up with a worker"),
     ],
 )
+
+
+@EACH_THAT_SERVES
 def test_beyond_this_machine_it_says_nothing_of_serving_without_tokens(
     place: Path, command: tuple[str, ...]
 ) -> None:
@@ -248,14 +251,7 @@ def test_beyond_this_machine_it_says_nothing_of_serving_without_tokens(
     assert json.loads(workers.stdout)["workers"] == []
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param(("serve", "--url", "jobs.db"), id="serve"),
-        pytest.param(("up",), id="up"),
-        pytest.param(("up", "jobs_app:app"), id="up with a worker"),
-    ],
-)
+@EACH_THAT_SERVES
 def test_a_refusal_that_comes_with_a_slow_database_ends_what_serves(
     place: Path, command: tuple[str, ...]
 ) -> None:

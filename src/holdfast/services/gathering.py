@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -32,6 +32,7 @@ LANES = 2
 STUCK_SECONDS = 1.0
 """From then on a batch that is under way holds no other up."""
 MOST_LANES = 8
+"""Batches under way at once, those that are stuck among them."""
 TURN_SECONDS = 5.0
 """How long a command waits for those before it; the compare-and-set holds without its turn."""
 
@@ -266,16 +267,15 @@ class Together:
         Gathered, all but one of them would lose, and decide anew together.
         """
         lock = self._turns.setdefault(id, asyncio.Lock())
-        try:
+        held = False
+        with suppress(TimeoutError):
             async with asyncio.timeout(TURN_SECONDS):
-                await lock.acquire()
-        except TimeoutError:
-            yield
-            return
+                held = await lock.acquire()
         try:
             yield
         finally:
-            lock.release()
+            if held:
+                lock.release()
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
         """Submit jobs, together with those of others; answers once they are durable.

@@ -226,6 +226,7 @@ async def latency(given: argparse.Namespace) -> Reply:
         if not given.rate:
             return {"ms": await _probe(worker, given.samples)}
         async with _other("load", given) as load:
+            await _line(load)
             await asyncio.sleep(1.0)
             found = await _probe(worker, given.samples)
             load.terminate()
@@ -277,7 +278,11 @@ async def serve(_: argparse.Namespace) -> Reply:
 
 
 async def load(given: argparse.Namespace) -> Reply:
-    """Submit no-ops at a steady rate until SIGTERM, then print the rate that was reached."""
+    """Submit no-ops at a steady rate until SIGTERM.
+
+    It prints a line after the first of them, for starting takes its time, and the rate that was
+    reached at the end.
+    """
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     async with app:
@@ -287,6 +292,8 @@ async def load(given: argparse.Namespace) -> Reply:
             due = int((time.monotonic() - began) * given.rate) - sent
             if due > 0:
                 await noop.submit_many([(str(sent + n),) for n in range(due)])
+                if not sent:
+                    print("loading", flush=True)
                 sent += due
             await asyncio.sleep(LOAD_TURN_SECONDS)
         print(sent / (time.monotonic() - began), flush=True)

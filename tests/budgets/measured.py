@@ -60,11 +60,15 @@ def on_postgres(cluster: PostgresCluster) -> Measured:
     work, server = _postgres_work(cluster, JOBS)
     submit, drain = server.watch(done(work.submit)), server.watch(done(work.drain))
     done(work.check)()
+    # Two backends that insert at a time split pages and extend tables by how they happen to meet.
+    ordered, server = _postgres_work(cluster, JOBS)
+    in_turn = server.watch(done(lambda: ordered.submit_in_turn(BATCH)))
     single, server = _postgres_work(cluster, CALLERS)
     singles = server.watch(done(single.submit_one_by_one_at_once))
     return {
         **_of_server("submit", submit),
         **_of_server("drain", drain),
+        "submit: bytes on disk": _disk(in_turn),
         "submit: statements": _per_thousand(_beyond_rounds(submit), submit),
         "drain: claims": _per_thousand(drain.calls(CLAIM), drain),
         "drain: commits": _per_thousand(drain.calls(COMMIT), drain),
@@ -88,8 +92,12 @@ def _of_server(stage: str, seen: Seen) -> Measured:
         f"{stage}: writing transactions": _per_thousand(seen.transactions, seen),
         f"{stage}: rows": Measure(sum(one.written for one in tables) / JOBS, _rows(seen)),
         f"{stage}: bytes of WAL": Measure(seen.wal_bytes / JOBS, _rows(seen)),
-        f"{stage}: bytes on disk": Measure(sum(one.bytes for one in tables) / JOBS, _rows(seen)),
+        f"{stage}: bytes on disk": _disk(seen),
     }
+
+
+def _disk(seen: Seen) -> Measure:
+    return Measure(sum(one.bytes for one in seen.rows.values()) / JOBS, _rows(seen))
 
 
 def _per_thousand(number: int, seen: Seen | Done) -> Measure:

@@ -38,6 +38,13 @@ class Work:
         async with self.app:
             await self.app.submit_many([self._task.prepare(n) for n in range(self.jobs)])
 
+    async def submit_in_turn(self, batch: int) -> None:
+        """Submit all jobs batch by batch, so that no two backends lay out pages at a time."""
+        async with self.app:
+            for first in range(0, self.jobs, batch):
+                numbers = range(first, min(first + batch, self.jobs))
+                await self.app.submit_many([self._task.prepare(n) for n in numbers])
+
     async def submit_one_by_one_at_once(self) -> None:
         """Submit each job by a call of its own, all calls at the same time."""
         async with self.app:

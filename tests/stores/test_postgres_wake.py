@@ -73,6 +73,28 @@ async def test_a_submit_elsewhere_wakes_who_waits(store: Store, other: Store) ->
     assert await woken(task)
 
 
+async def test_who_submits_and_leaves_at_once_wakes_who_waits(
+    store: Store, postgres_url: str
+) -> None:
+    task = await waiting(store)
+    async with postgres_store(postgres_url) as brief:
+        await submit_one(brief)
+    assert await woken(task)
+
+
+async def test_nobody_waits_long_to_leave_when_a_hint_cannot_be_sent(
+    proxy: FaultProxy, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wake, "ANSWER_SECONDS", LONG)
+    monkeypatch.setattr(wake, "FAREWELL_SECONDS", 0.1)
+    hints = wake.WakeUp(proxy.url(postgres_url))
+    frozen = proxy.freeze()
+    hints.tell(["default"])
+    async with asyncio.timeout(10):
+        await hints.close()
+    assert frozen.bitten
+
+
 async def test_a_queue_whose_name_needs_quoting_is_told(store: Store, other: Store) -> None:
     queue = "it's \\ a 'queue'; --"
     task = asyncio.create_task(store.wake_up([queue], limit_seconds=LONG))

@@ -20,6 +20,8 @@ PING_SECONDS = 10.0
 """How often a silent LISTEN connection is asked whether it still lives."""
 ANSWER_SECONDS = 5.0
 """How long a connection may take to come about, or to answer, before it counts as lost."""
+FAREWELL_SECONDS = 1.0
+"""How long a hint that is on its way may keep somebody who leaves."""
 POLL_SECONDS = 0.25
 """How long a waiter sleeps where nothing can wake it (a pooler without a direct address)."""
 _LOST = (
@@ -51,7 +53,9 @@ class WakeUp:
         self._asked_at = float("-inf")
 
     async def close(self) -> None:
-        """Let go of both connections."""
+        """Let go of both connections, once a hint that is on its way has gone out."""
+        if self._sending is not None:
+            await asyncio.wait([self._sending], timeout=FAREWELL_SECONDS)
         for task in (self._sending, self._listening):
             if task is not None:
                 task.cancel()

@@ -286,6 +286,8 @@ class LocalOperations:
         expected_rev: int | None = None,
     ) -> Job:
         """Send a job a signal."""
+        with about("payload"):
+            body = check_body(body, f"the payload of signal {name!r}")
         id_, together = await self._id(job), self._session.together
         async with together.turn(id_):
             return await intervene.signal(
@@ -293,7 +295,7 @@ class LocalOperations:
                 id_,
                 self._control,
                 name,
-                check_body(body, f"the payload of signal {name!r}"),
+                body,
                 request_id=request_id,
                 expected_rev=expected_rev,
             )

@@ -214,6 +214,28 @@ async def test_a_problem_names_the_field_whose_value_breaks_a_rule(
     assert many[1]["problem"]["detail"] == alone["detail"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/jobs/one/cancel", {"reason": "r" * 5_000}, "reason"),
+        ("/v1/jobs/one/signal", {"name": ""}, "name"),
+        ("/v1/jobs/one/signal", {"name": "holdfast:mine"}, "name"),
+        ("/v1/jobs/one/signal", {"name": "go", "payload": 10**30}, "payload"),
+        ("/v1/jobs/one/resolve", {"step": "", "happened": True}, "step"),
+        ("/v1/jobs/one/resolve", {"step": "s", "happened": True, "result": 10**30}, "result"),
+        ("/v1/worker/claim", {"session": "root.1", "request_id": "\0"}, "request_id"),
+        ("/v1/worker/claim", {"session": "\0", "request_id": "r"}, "session"),
+        ("/v1/worker/claim", {"session": "root.1", "request_id": "r", "queues": ["\0"]}, "queues"),
+    ],
+)
+async def test_a_problem_names_the_field_of_a_change_and_of_a_claim(
+    http: httpx.AsyncClient, path: str, body: dict[str, Any], field: str
+) -> None:
+    await http.post("/v1/jobs", json={"task": "t", "job_id": "one"})
+    reply = await http.post(path, json=body)
+    assert (reply.status_code, reply.json().get("field")) == (422, f"$.{field}"), reply.text
+
+
 async def test_a_problem_names_no_field_that_it_is_not_about(http: httpx.AsyncClient) -> None:
     first = {"task": "t", "job_id": "one"}
     await http.post("/v1/jobs", json=first)

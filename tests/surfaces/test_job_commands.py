@@ -15,6 +15,7 @@ from holdfast.lifecycle.states import Cancel, Link, Role, State
 from holdfast.ports import Store
 from holdfast.testing.acts import claim, claim_one, do, job_in, running_job, stored, submit_one
 from holdfast.testing.factories import CONTROL, owner_of
+from tests.flow.families import child_of
 from tests.surfaces.commands import HOSTILE, answered, assert_harmless, dead, on, run
 
 
@@ -177,6 +178,17 @@ def test_a_cancel_that_came_too_late_is_told(place: str) -> None:
     assert outcome.exit_code == REFUSED
     assert outcome.stderr == "job done had ended before: succeeded\n"
     assert answered(place, "cancel", "done", code=REFUSED)["state"] == "succeeded"
+
+
+def test_a_hard_cancel_of_a_job_that_ended_tells_that_it_went_on_below(place: str) -> None:
+    parent = on(place, lambda store: job_in(store, State.FAILED, job_id="parent"))
+    child = on(place, lambda store: child_of(store, parent))
+    outcome = run(place, "cancel", "parent", "--hard")
+    assert outcome.exit_code == REFUSED
+    assert outcome.stderr == (
+        "job parent had ended before: failed; jobs below it that still run are asked to end\n"
+    )
+    assert on(place, lambda store: stored(store, child.id)).cancel_requested is Cancel.HARD
 
 
 def test_queues_are_listed_with_their_depth_by_state(place: str) -> None:

@@ -39,6 +39,7 @@ from holdfast.cli.running import (
     with_operations,
 )
 from holdfast.cli.showing import instant, plain, say, say_table, short
+from holdfast.lifecycle.family import forsakes
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.states import State
 from holdfast.operations import Operations
@@ -116,17 +117,20 @@ def cancel_job(
         asked = record.cancel_requested
         print_json({"job": str(record.id), "state": record.state, "cancel_requested": asked})
     else:
-        _say_cancelled(record)
+        _say_cancelled(record, hard=hard)
     if record.terminal and record.state is not State.CANCELLED:
         raise typer.Exit(REFUSED)
 
 
-def _say_cancelled(record: Job) -> None:
+def _say_cancelled(record: Job, *, hard: bool) -> None:
     name = plain(record.public_id)
     if record.state is State.CANCELLED:
         say(out, f"job {name} is cancelled")
     elif record.terminal:
-        say(err, f"job {name} had ended before: {record.state}")
+        below = (
+            "; jobs below it that still run are asked to end" if hard and forsakes(record) else ""
+        )
+        say(err, f"job {name} had ended before: {record.state}{below}")
     else:
         say(out, f"{plain(record.owner)} is asked to end job {name} ({record.cancel_requested})")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from holdfast.errors import BadData, Refused, StaleRevision, StoreError
+from holdfast.errors import BadData, Refused, StaleRevision, StoreError, about
 from holdfast.flow.children import tend
 from holdfast.flow.harden import harden
 from holdfast.flow.perform import check_revision, event_of, perform
@@ -40,7 +40,8 @@ async def cancel(
     has ended or not; one that breaks off on the way is to be repeated.
     """
     if reason is not None:
-        check_text(reason, "reason", empty=True)
+        with about("reason"):
+            check_text(reason, "reason", empty=True)
     for _ in range(CANCEL_TRIES):
         job = (await store.get([id]))[0]
         if job is not None and await _done_before(store, job, actor, request_id):
@@ -104,8 +105,9 @@ async def signal(
 
     In two, a death between them would leave a job waiting for what is there.
     """
-    if check_text(name, "a signal's name").startswith(RESERVED):
-        raise BadData(f"signal names that begin with {RESERVED!r} are Holdfast's own")
+    with about("name"):
+        if check_text(name, "a signal's name").startswith(RESERVED):
+            raise BadData(f"signal names that begin with {RESERVED!r} are Holdfast's own")
     command = c.SignalJob(actor=actor, name=name, body=body, request_id=request_id)
     return await perform(
         store,
@@ -134,9 +136,11 @@ async def resolve(
     Refused where it does not wait for that: what is kept for later would answer another question.
     `force` sends it all the same.
     """
-    name = RESOLVE + check_text(step, "a step's name")
+    with about("step"):
+        name = RESOLVE + check_text(step, "a step's name")
     said = {"happened": True, "result": result} if happened else {"happened": False}
-    body = encode_body(said, f"the result of step {step!r}")
+    with about("result"):
+        body = encode_body(said, f"the result of step {step!r}")
     if force:
         return await signal(
             store, id, actor, name, body, request_id=request_id, expected_rev=expected_rev

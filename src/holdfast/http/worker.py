@@ -15,7 +15,7 @@ from fastapi import APIRouter
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.responses import Response
 
-from holdfast.errors import LeaseConflictError, NoSuchJob, TooLarge
+from holdfast.errors import LeaseConflictError, NoSuchJob, TooLarge, about
 from holdfast.flow.reports import writable
 from holdfast.http.asking import Ask, asking
 from holdfast.http.assignments import Assignment, Recorded, assign, recorded
@@ -206,9 +206,11 @@ async def claim_jobs(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     """Claim jobs under lease; if none is due, wait for one."""
     wanted = await ask.body(Claiming)
     house = ask.house.session
+    with about("request_id"):
+        check_text(wanted.request_id, "request_id")
     request = ClaimRequest(
         # Others may have had the same thought.
-        request_id=f"{wanted.session}.{check_text(wanted.request_id, 'request_id')}",
+        request_id=f"{wanted.session}.{wanted.request_id}",
         owner=_own(ask, wanted.session),
         queues=_queues(ask, wanted.queues),
         limit=wanted.limit,
@@ -275,7 +277,8 @@ async def report_jobs(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
 
 def _own(ask: Ask, session: str) -> str:
     """Insist on a session that was minted for the caller's token."""
-    check_text(session, "session", limit=200)
+    with about("session"):
+        check_text(session, "session", limit=200)
     if not session.startswith(f"{ask.caller.token}."):
         text = "this session was not minted for this token; open one: POST /v1/worker/sessions"
         raise unfit(text, "$.session")
@@ -286,7 +289,9 @@ def _queues(ask: Ask, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
     if not wanted:
         return tuple(sorted(ask.caller.queues)) if ask.caller.queues else ("default",)
     for queue in wanted:
-        ask.caller.demand_queue(check_text(queue, "queue", limit=200))
+        with about("queues"):
+            check_text(queue, "queue", limit=200)
+        ask.caller.demand_queue(queue)
     return wanted
 
 

@@ -17,6 +17,7 @@ from holdfast.ports import EventQuery, Query, Store
 from holdfast.testing.acts import (
     WAYS_OUT,
     all_jobs,
+    chain,
     do,
     job_in,
     passed,
@@ -50,6 +51,17 @@ class Reading:
         for after in range(len(events) + 1):
             assert await store.events(job, after=after) == events[after:]
             assert await store.events(job, after=after, limit=2) == events[after : after + 2]
+
+    async def test_a_page_holds_as_many_events_as_were_asked_for(self, store: Store) -> None:
+        job = await running_job(store)
+        reports = [c.Progress(actor=owner_of(job), body=b"%d" % n) for n in range(1_002)]
+        await store.commit(chain(job, *reports))
+
+        # Fewer than were asked for are all there are, and whoever reads a history believes it.
+        page = await store.events(job.id, limit=1_000)
+        assert [event.rev for event in page] == list(range(1, 1_001))
+        rest = await store.events(job.id, after=1_000, limit=1_000)
+        assert [event.rev for event in rest] == list(range(1_001, 1_006))
 
     async def test_events_of_other_jobs_stay_out(self, store: Store) -> None:
         first, second = await _long_life(store), await _long_life(store)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import asyncpg
 import pytest
 
 from holdfast.flow.rebuild import rebuild
 from holdfast.lifecycle.job import JobId
 from holdfast.ports import Store
 from holdfast.stores.columns import JOB_COLUMNS
-from holdfast.testing.acts import all_jobs
+from holdfast.testing.acts import all_jobs, submit_one
 from holdfast.testing.factories import job_ids
 from tests.stores.damage import Turn, Vandal, another, vandal
-from tests.stores.ledgers import Ledger, assert_proven, make_ledger
+from tests.stores.ledgers import Ledger, assert_proven, make_ledger, postgres_store
 from tests.stores.raw import ENGINES, row_of
 from tests.stores.samples import populate
 
@@ -122,3 +123,23 @@ async def test_the_law_holds_again_after_a_rebuild(
         async with ledger.raw() as raw:
             sql = "UPDATE jobs SET rev = rev - 1 WHERE id = $1"
             assert "an illegal move" in str(await raw.refusal(sql, [job.id]))
+
+
+async def test_counting_all_jobs_may_take_longer_than_a_statement_else_may(
+    postgres_url: str,
+) -> None:
+    limits = {"attempt_seconds": 2.0, "deadline_seconds": 2.0}
+    async with postgres_store(postgres_url, **limits) as store:
+        await submit_one(store)
+        before = await store.counts()
+        connection = await asyncpg.connect(postgres_url)
+        try:
+            async with connection.transaction():
+                await connection.execute("DELETE FROM counts")
+                recounting = asyncio.create_task(store.recount())
+                await asyncio.sleep(3.0)
+                assert not recounting.done()
+            await recounting
+        finally:
+            await connection.close()
+        assert await store.counts() == before

@@ -33,7 +33,7 @@ from holdfast.stores.logs import log_row
 from holdfast.stores.postgres.committing import Committing
 from holdfast.stores.postgres.connections import Connection, Connections
 from holdfast.stores.postgres.migrate import check_schema
-from holdfast.stores.postgres.rebuilding import rebuild_rows
+from holdfast.stores.postgres.rebuilding import rebuild_rows, recount_jobs
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.tokens import check_actor, check_id, token_row
 from holdfast.stores.webhooks import check_webhook_key, webhook_row
@@ -295,7 +295,7 @@ class PostgresStore(Committing):
 
     async def recount(self) -> None:
         """Count the summaries anew."""
-        await self._fetch("recount")
+        await self._run(lambda connection, tries: recount_jobs(connection, self._sql))
 
 
 def _look_at(job: Job, now: int) -> int:

@@ -57,11 +57,11 @@ class _Recorder:
         if name not in ("fetch", "fetchrow", "fetchval", "execute"):
             return method
 
-        def recorded(text: str, *values: Any) -> Any:
+        def recorded(text: str, *values: Any, **options: Any) -> Any:
             if text.startswith("SET LOCAL"):
                 self._settings += (text,)
             self._found.setdefault(text, Statement(text, values, self._settings))
-            return method(text, *values)
+            return method(text, *values, **options)
 
         return recorded
 

@@ -164,8 +164,10 @@ DIFFERENT_BLOCKS = {
     "a rebuild on postgres disables the triggers": {
         "rebuild_begin", "rebuild_end", "rebuild_forget",
     },
+    "a rebuild on postgres copies keys, having freed them": {"rebuild_keys"},
     "a rebuild on sqlite drops and remakes them": {
-        "guards", "drop_guard", "remove_job", "remove_keys", "restore_job", "clear_counts",
+        "guards", "drop_guard", "remove_job", "remove_keys", "restore_job", "restore_keys",
+        "clear_counts",
     },
     "the tail of postgres goes up to the oldest open transaction": {"tail_bounds"},
     "the tail of sqlite ends with the last event": {"tail_end"},

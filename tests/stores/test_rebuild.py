@@ -86,6 +86,24 @@ async def test_each_turned_column_is_put_right(store: Store, hand: Vandal) -> No
 
 
 @pytest.mark.req("E7")
+async def test_keys_that_were_turned_to_other_jobs_come_back(store: Store, hand: Vandal) -> None:
+    before = await hand.dump(KEPT)
+    holders = sorted({row["id"] for row in await hand.rows("SELECT id FROM keys")})
+    assert len(holders) > 2
+    for others in (holders[1:] + holders[:1], holders[-1:] + holders[:-1]):
+        # Through ids of nobody, for each is turned while others still are what they were.
+        between = [job_ids.mint() for _ in holders]
+        for old, new in ((holders, between), (between, others)):
+            await hand.many(
+                "UPDATE keys SET id = $1 WHERE id = $2", list(zip(new, old, strict=True))
+            )
+        assert await hand.dump(KEPT) != before
+        await rebuild(store, batch_size=1)
+        assert await hand.dump(KEPT) == before
+    await assert_proven(store)
+
+
+@pytest.mark.req("E7")
 async def test_what_was_proven_is_left_as_it_is(store: Store, hand: Vandal) -> None:
     before = await hand.dump((*KEPT, "events", "beats"))
     seen: list[int] = []

@@ -842,6 +842,14 @@ ALTER TABLE jobs DISABLE TRIGGER USER
 -- Drop the projection of these jobs; the events are the truth.
 DELETE FROM jobs WHERE id = ANY ($1::uuid[])
 
+-- name: rebuild_keys
+-- Take these keys from whoever holds them: a rebuild knows whose they are.
+DELETE FROM keys WHERE ctid = ANY (ARRAY(
+    SELECT k.ctid
+    FROM unnest($1::text[], $2::smallint[], $3::text[]) AS n(tenant, kind, key)
+    CROSS JOIN LATERAL (SELECT ctid FROM keys
+        WHERE tenant = n.tenant AND kind = n.kind AND key = n.key OFFSET 0) AS k))
+
 -- name: rebuild_end
 -- From here on the law holds again.
 ALTER TABLE jobs ENABLE TRIGGER USER

@@ -26,12 +26,14 @@ async def rebuild_rows(
         await connection.execute(sql["rebuild_begin"])
         await connection.execute(sql["rebuild_forget"], ids)
         await connection.execute(sql["drop_keys"], ids)
+        rows = [_key_row(id_, key) for id_, key in keys]
+        await connection.execute(sql["rebuild_keys"], *([row[n] for row in rows] for n in range(3)))
         await connection.copy_records_to_table(
             "jobs", records=[write_job(job) for job in jobs], columns=list(JOB_COLUMNS)
         )
         await connection.copy_records_to_table(
             "keys",
-            records=[_key_row(id_, key) for id_, key in keys],
+            records=rows,
             columns=["tenant", "kind", "key", "id", "digest"],
         )
         await connection.execute(sql["add_claims"], [job.id for job in jobs if job.owner])

@@ -235,7 +235,7 @@ def rebuild(turn: Turn, jobs: Sequence[Job], keys: Sequence[tuple[JobId, KeyRow]
     marks = ", ".join("?" * len(JOB_COLUMNS))
     turn.write_text(fragment("restore_job", marks=marks), [job_row(job) for job in jobs])
     turn.write(
-        "submit_keys",
+        "restore_keys",
         [(key.tenant, key.kind.code, key.key, id_.bytes, key.digest) for id_, key in keys],
     )
     turn.write("add_claims", ids)

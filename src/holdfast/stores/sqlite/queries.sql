@@ -42,6 +42,10 @@ ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs
 -- Take a key that nobody holds.
 INSERT INTO keys (tenant, kind, key, id, digest) VALUES (?, ?, ?, ?, ?)
 
+-- name: restore_keys
+-- Give a job its key back, whoever holds it: only a rebuild knows better.
+INSERT OR REPLACE INTO keys (tenant, kind, key, id, digest) VALUES (?, ?, ?, ?, ?)
+
 -- name: held_keys
 -- Who holds a key.
 SELECT id, digest FROM keys WHERE tenant = ? AND kind = ? AND key = ?

@@ -14,6 +14,9 @@ MINUTES ?= 30
 # How often `make step-kills` kills.
 KILLS ?= 200
 
+# The tests start many processes: each would compile every module again if nobody kept the result.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 
 
-def named_points() -> list[str]:
+@cache
+def named_points() -> tuple[str, ...]:
     """Every name that is reached somewhere; fails on one that cannot be read off the code."""
-    return sorted({name for file in SOURCE.rglob("*.py") for name in _points_of(file)})
+    return tuple(sorted({name for file in SOURCE.rglob("*.py") for name in _points_of(file)}))
 
 
 def _points_of(file: Path) -> Iterator[str]:

@@ -37,7 +37,7 @@ demo: $(STAMP) ## a minute of jobs that crash, wait, fail, are mended, cancelled
 test: $(STAMP) system-packages ## all tests, on SQLite and on a private PostgreSQL
 	@failed=0; \
 	$(call pytest,-n 3 --dist loadgroup -m "not live and not crowd") || failed=1; \
-	$(call pytest,-n 2 --dist loadgroup -m live) || failed=1; \
+	$(call pytest,-n 3 --dist loadgroup -m live) || failed=1; \
 	$(call pytest,-m crowd) || failed=1; \
 	exit $$failed
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 LOOK_SECONDS = (0.0005, 0.005)
 """How often the writer looks for commits of other processes while somebody waits, at the most and
 at the least."""
-LOOKS = 20
+LOOKS = 50
 """How often it looks in a silence as long as the one so far: more work soon follows on work."""
 
 

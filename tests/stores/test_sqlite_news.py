@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from holdfast.stores.sqlite import news
-from holdfast.stores.sqlite.news import LOOK_SECONDS, News
+from holdfast.stores.sqlite.news import LOOK_SECONDS, LOOKS, News
 
 
 class Clock:
@@ -57,7 +57,7 @@ async def test_the_longer_the_silence_the_rarer_the_looks(clock: Clock, foreign:
     rests = []
     for _ in range(5):
         rests.append(told.interval())
-        clock.now += 0.03
+        clock.now += LOOKS * least / 3
     assert rests[0] == most
     assert rests[-1] == least
     assert all(a is not None and b is not None and a <= b for a, b in pairwise(rests))

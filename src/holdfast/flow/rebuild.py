@@ -24,13 +24,11 @@ class Rebuilt(Struct, kw_only=True):
     """Keys of ids of which nothing else was left."""
 
 
-async def rebuild(
-    store: Store, *, progress: Callable[[int], None] | None = None, batch_size: int = 500
-) -> Rebuilt:
+async def rebuild(store: Store, *, progress: Callable[[int], None] | None = None) -> Rebuilt:
     """Write every job's row, keys and summaries anew from its events; free the keys of no job."""
     # First: one of these may be a job's own key, that somebody turned.
     report = Rebuilt(freed=await store.free_stray_keys())
-    async for batch in store.ledger(batch=batch_size):
+    async for batch in store.ledger():
         jobs: list[Job] = []
         keys: list[tuple[JobId, KeyRow]] = []
         for entry in batch:

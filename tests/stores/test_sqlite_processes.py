@@ -68,6 +68,34 @@ async def test_a_file_that_stays_locked_is_unavailable_at_the_deadline(sqlite_pa
     await store.close()
 
 
+async def test_a_stopped_process_is_waited_for_once_not_in_every_transaction(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(sqlite_path, deadline_seconds=6)
+    await store.open()
+    stopped = os.open(f"{sqlite_path}-turn", os.O_RDWR)
+    fcntl.flock(stopped, fcntl.LOCK_EX)
+    await submit_one(store)
+    asked = 0
+    flock = fcntl.flock
+
+    def count(file: int, operation: int) -> None:
+        nonlocal asked
+        asked += 1
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", count)
+    await submit_one(store)
+    # One look at the line, and one unlock of what it does not have: it is not waited for again.
+    assert asked <= 2
+    os.close(stopped)
+    await submit_one(store)
+    before = asked
+    await submit_one(store)
+    assert asked == before + 2, "the line is used again once it moves"
+    await store.close()
+
+
 async def test_a_process_stopped_in_the_line_keeps_nobody_out(sqlite_path: Path) -> None:
     store = SqliteStore(sqlite_path, deadline_seconds=1.5)
     await store.open()

@@ -129,7 +129,7 @@ class Patience:
 
     def __init__(self, seconds: float, *, longest: float = 0.002) -> None:
         """Begin to wait now, with sleeps of so many seconds at most."""
-        self._seconds = seconds
+        self.seconds = seconds
         self._until = time.monotonic() + seconds
         self._sleep, self._longest = 0.0002, longest
 
@@ -141,7 +141,7 @@ class Patience:
             except BUSY as error:
                 if time.monotonic() >= self._until:
                     raise StoreUnavailable(
-                        f"the SQLite file was busy for {self._seconds:g} s; try again"
+                        f"the SQLite file was busy for {self.seconds:g} s; try again"
                     ) from error
             time.sleep(uniform(0, self._sleep))
             self._sleep = min(self._sleep * 2, self._longest)

@@ -1,9 +1,9 @@
 """Whose turn it is to write, where many processes have one file open.
 
-SQLite's own lock has no queue: whoever asks most often gets it, and 64 processes that ask all the
-time leave no processor to the one that writes. So only one at a time asks for it, the next in
-line, and the others wait here, at random intervals, for being that one. A courtesy, not a lock:
-whoever has waited too long goes ahead without it.
+SQLite's own lock has no queue: the process that asks most often gets it, and 64 processes that ask
+all the time leave no processor to the one that writes. So only one at a time asks for it, the next
+in line, and the others wait here, at random intervals, for being that one. A courtesy, not a lock:
+a process that finds SQLite's lock free while the line does not move goes past the line.
 """
 
 from __future__ import annotations
@@ -11,41 +11,109 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
 
 from holdfast.errors import StoreBroken, StoreUnavailable
-from holdfast.stores.sqlite.connections import Patience, reason
+from holdfast.stores.sqlite.connections import BUSY, Patience, reason
 
 LONGEST_WAIT_SECONDS = 10.0
-"""A stopped process may stand in the way for so long, and no longer."""
+"""Maximum wait in a line that moves; then the process asks SQLite without having its turn."""
+PROBE_SECONDS = 0.25
+"""How long a line may stand still before a waiting process tries whether SQLite's lock is free."""
 
 
 class Turnstile:
-    """A lock on a small file beside the database: the database's own must not be opened twice."""
+    """A lock on a small file beside the database: the database's own must not be opened twice.
+
+    The file holds the number of turns taken so far, so that a line that stands still can be told
+    from one that moves.
+    """
 
     def __init__(self, path: str) -> None:
-        """Make or find the file; it stays, because somebody may be waiting on it."""
+        """Make or find the file; it stays, because another process may be waiting on it."""
         name = path + "-turn"
         try:
             self._file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise StoreBroken(f"cannot open the file {reason(name, error)}") from error
+        self._stuck: bytes | None = None
+        """The turn whose holder was found stopped; until it changes, nobody waits for it."""
 
-    @contextlib.contextmanager
-    def next_in_line(self, deadline_seconds: float) -> Iterator[None]:
-        """Be the one who asks for SQLite's lock, as long as it takes to get it."""
-        with contextlib.suppress(StoreUnavailable):
-            Patience(min(deadline_seconds / 3, LONGEST_WAIT_SECONDS), longest=0.01).spend(
-                self._take
-            )
+    def begin(self, ask: Callable[[], object], patience: Patience) -> None:
+        """Take SQLite's lock by `ask`, as the next in line; it raises a busy error meanwhile."""
+        wait = _Wait(self, ask)
         try:
-            yield
+            limit = min(patience.seconds / 3, LONGEST_WAIT_SECONDS)
+            with contextlib.suppress(StoreUnavailable):
+                Patience(limit, longest=0.01).spend(wait.step)
+            if not wait.asked:
+                patience.spend(ask)
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    def _take(self) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def take(self) -> bool:
+        """Whether the turn is ours now; taking it moves the line."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        turn = (int.from_bytes(self.turn()) + 1) % 2**64
+        os.pwrite(self._file, turn.to_bytes(8), 0)
+        return True
+
+    def turn(self) -> bytes:
+        """Return the number of the last turn taken by any process."""
+        return os.pread(self._file, 8, 0)
+
+    def is_stuck(self) -> bool:
+        """Whether the holder of the current turn was found stopped before."""
+        return self._stuck is not None and self._stuck == self.turn()
+
+    def note_stuck(self, turn: bytes) -> None:
+        """Remember that SQLite's lock was free while this turn was held for long."""
+        self._stuck = turn
 
     def close(self) -> None:
         """Let go of the file."""
         os.close(self._file)
+
+
+class _Wait:
+    """One transaction's wait in line, a step at a time."""
+
+    def __init__(self, line: Turnstile, ask: Callable[[], object]) -> None:
+        self.asked = False
+        """Whether SQLite's lock was taken on the way."""
+        self._line, self._ask = line, ask
+        self._turn = line.turn()
+        self._probe_at = time.monotonic() + PROBE_SECONDS
+
+    def step(self) -> None:
+        """Return when it is our turn or SQLite's lock is ours; else raise that the line is busy."""
+        if self._line.take():
+            return
+        if self._line.is_stuck():
+            self._ask()
+            self.asked = True
+            return
+        if time.monotonic() < self._probe_at:
+            raise BlockingIOError("another process is next in line")
+        self._probe()
+
+    def _probe(self) -> None:
+        """Try SQLite's lock past the line: if it is free and the line has not moved, nobody asks.
+
+        The process whose turn it is was stopped, or is starved, before it could ask: waiting for
+        it before each transaction would slow every writer of the file to its limit.
+        """
+        turn, before = self._line.turn(), self._turn
+        self._turn, self._probe_at = turn, time.monotonic() + PROBE_SECONDS
+        if turn != before:
+            raise BlockingIOError("the line moves")
+        try:
+            self._ask()
+        except BUSY as error:
+            raise BlockingIOError("another process writes") from error
+        self._line.note_stuck(turn)
+        self.asked = True

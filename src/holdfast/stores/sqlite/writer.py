@@ -12,7 +12,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, TypeAlias, TypeVar
 
 import apsw
@@ -211,8 +210,13 @@ class Writer:
     def _begin(self, patience: Patience) -> None:
         # What could not be rolled back when the disk failed; see below.
         self._roll_back()
-        with self._next_in_line():
-            patience.spend(lambda: self._connection.execute("BEGIN IMMEDIATE"))
+        if self._turnstile is None:
+            patience.spend(self._ask)
+        else:
+            self._turnstile.begin(self._ask, patience)
+
+    def _ask(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
 
     def _roll_back(self) -> None:
         """Undo a transaction that is still open.
@@ -222,11 +226,6 @@ class Writer:
         """
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
-
-    def _next_in_line(self) -> AbstractContextManager[None]:
-        if self._turnstile is None:
-            return contextlib.nullcontext()
-        return self._turnstile.next_in_line(self._place.deadline_seconds)
 
     def _perform_all(self, requests: Sequence[Request]) -> list[Turn]:
         if not self._place.in_memory:

@@ -275,6 +275,12 @@ class StoreBroken(StoreError):
     code = "store_broken"
 
 
+class StoreReplaced(StoreBroken):
+    """The SQLite file was removed or replaced while it was open. Nothing more is acknowledged."""
+
+    code = "store_replaced"
+
+
 class LawBroken(StoreError):
     """The database itself refused an illegal row. This is a bug in Holdfast or a foreign writer."""
 

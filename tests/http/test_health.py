@@ -9,6 +9,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from holdfast.errors import StoreReplaced
 from holdfast.http import health
 from holdfast.http.asking import House
 
@@ -74,6 +75,19 @@ async def test_a_database_that_does_not_answer_is_not_waited_for(
         away.setattr(house.session.store, "clock", never)
         told = await http.get("/readyz")
     assert (told.status_code, told.json()["code"]) == (503, "store_unavailable")
+
+
+async def test_a_server_whose_sqlite_file_was_replaced_is_not_ready(
+    server: FastAPI, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def replaced() -> None:
+        raise StoreReplaced("the SQLite file holdfast.db was replaced while it was open")
+
+    house: House = server.state.house
+    with monkeypatch.context() as gone:
+        gone.setattr(house.session.store, "clock", replaced)
+        answer = await http.get("/readyz")
+    assert (answer.status_code, answer.json()["code"]) == (503, "store_replaced")
 
 
 async def test_whoever_waits_for_long_hears_of_the_servers_end(

@@ -76,6 +76,10 @@ VERDICTS: tuple[tuple[type[e.HoldfastError], Verdict], ...] = (
         Verdict(507, "No room left", "make room on the database's disk, then send it again"),
     ),
     (
+        e.StoreReplaced,
+        Verdict(503, "The database file was replaced", "restart the server on the right file"),
+    ),
+    (
         e.StoreUnavailable,
         Verdict(503, "The database is away", "send it again, with the same Idempotency-Key"),
     ),

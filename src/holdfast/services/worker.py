@@ -18,7 +18,7 @@ from contextlib import suppress
 from math import inf
 from typing import Any, Self
 
-from holdfast.errors import HoldfastError, LeaseConflictError, StoreUnavailable
+from holdfast.errors import HoldfastError, LeaseConflictError, StoreReplaced, StoreUnavailable
 from holdfast.flow.children import tend
 from holdfast.flow.finish import after_shutdown
 from holdfast.identity import jitter, mint_request, mint_worker
@@ -319,6 +319,9 @@ class Worker:
                 except LeaseConflictError:
                     self.meters.conflict()
                     return [], asked_at
+                except StoreReplaced:
+                    # No further try can succeed: only a new process opens the right file.
+                    raise
                 except HoldfastError as error:
                     self.meters.store_error(error.reason_code)
                     log.warning("claim failed, will try again: %s", error)

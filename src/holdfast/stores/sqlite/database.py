@@ -12,8 +12,10 @@ from typing import TypeVar
 
 import apsw
 
+from holdfast.errors import StoreBroken
 from holdfast.stores.columns import Dictionary
 from holdfast.stores.sqlite.connections import FATAL, Patience, Place, connect, translate
+from holdfast.stores.sqlite.identity import FileIdentity
 from holdfast.stores.sqlite.session import Session
 from holdfast.stores.sqlite.writer import Writer
 
@@ -27,7 +29,8 @@ class Database:
     def __init__(self, place: Place, connection: apsw.Connection) -> None:
         """Take over a connection whose schema is the right one."""
         self.seen = Dictionary()
-        self.writer = Writer(connection, place, self.seen)
+        self._identity = FileIdentity(place)
+        self.writer = Writer(connection, place, self.seen, self._identity)
         self.users = 0
         self._place = place
         self._idle: deque[apsw.Connection] = deque()
@@ -43,9 +46,16 @@ class Database:
 
     def _read(self, action: Callable[[Session], T]) -> T:
         try:
-            return Patience(self._place.deadline_seconds).spend(lambda: self._snapshot(action))
+            result = Patience(self._place.deadline_seconds).spend(lambda: self._snapshot(action))
         except apsw.Error as error:
+            self._identity.check()
             raise translate(error) from error
+        except StoreBroken:
+            # A new connection could not be opened: most likely because the file is gone.
+            self._identity.check()
+            raise
+        self._identity.check()
+        return result
 
     def _snapshot(self, action: Callable[[Session], T]) -> T:
         try:

@@ -16,10 +16,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import apsw
 
-from holdfast.errors import StoreBroken, StoreError
+from holdfast.errors import StoreBroken, StoreError, StoreReplaced
 from holdfast.points import reach
 from holdfast.stores.columns import Dictionary
 from holdfast.stores.sqlite.connections import FATAL, Patience, Place, translate
+from holdfast.stores.sqlite.identity import FileIdentity
 from holdfast.stores.sqlite.news import News
 from holdfast.stores.sqlite.turn import Turn, settle_counts
 from holdfast.stores.sqlite.turnstile import Turnstile
@@ -60,12 +61,19 @@ class Request:
 class Writer:
     """Serves write requests, gathered, on one connection that nobody else uses."""
 
-    def __init__(self, connection: apsw.Connection, place: Place, seen: Dictionary) -> None:
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        place: Place,
+        seen: Dictionary,
+        identity: FileIdentity,
+    ) -> None:
         """Serve from now on."""
         self.news = News()
         self._connection = connection
         self._place = place
         self._seen = seen
+        self._identity = identity
         self._waiting: deque[Request] = deque()
         self._urgent: deque[Request] = deque()
         self._changed = threading.Condition()
@@ -195,10 +203,11 @@ class Writer:
             reach("sqlite.committing")
             patience.spend(lambda: self._connection.execute("COMMIT"))
             reach("sqlite.committed")
+            self._identity.check()
         except Exception as error:  # noqa: BLE001  as above
             with contextlib.suppress(apsw.Error):
                 self._roll_back()
-            if len(requests) == 1:
+            if len(requests) == 1 or isinstance(error, StoreReplaced):
                 _fail(requests, error)
                 return set()
             return set().union(*(self._transact([request]) for request in requests))

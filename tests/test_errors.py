@@ -16,6 +16,7 @@ CODES = {
     "HoldfastError": "error",
     "BadData": "bad_data",
     "ValidationError": "validation_failed",
+    "ReservedName": "reserved_name",
     "TransientError": "transient",
     "PermanentError": "permanent",
     "RemoteError": "handler_error",

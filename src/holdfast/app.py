@@ -16,12 +16,13 @@ from holdfast.asking import Asker, Rehearsal, all_accepted
 from holdfast.bridge import Bridge
 from holdfast.context import Context
 from holdfast.enlisting import Enlisting
-from holdfast.errors import BadTask, HoldfastError, NoSuchJob
+from holdfast.errors import BadTask, HoldfastError, NoSuchJob, ReservedName
 from holdfast.flow.submit import refused_submit
 from holdfast.flow.why import Why, why
 from holdfast.jobs import JobHandle
 from holdfast.lifecycle.job import Actor, Job, JobId, NewJob
 from holdfast.lifecycle.payload import check_number, check_text, decode_body
+from holdfast.lifecycle.reserved import check_not_reserved
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.lifecycle.states import KeyKind, Role, State
 from holdfast.local import LocalOperations
@@ -116,6 +117,11 @@ class Holdfast(Enlisting):
     def register(self, fn: Callable[..., Any], options: TaskOptions) -> Task[Any, Any]:
         """Register a function under its options."""
         task = make_task(fn, options, bounded=self._bounded, submitter=self)
+        try:
+            check_not_reserved(task.name, "the name")
+            check_not_reserved(task.queue, "queue")
+        except ReservedName as error:
+            raise BadTask(f"task {task.name!r}: {error}") from error
         self.tasks.add(task)
         return task
 
@@ -281,7 +287,10 @@ class Holdfast(Enlisting):
             self.tasks,
             keeper_store=self.make_store(),
             children=LazyProcesses(lambda: self.reference, concurrency),
-            queues=[check_text(queue, "queue", limit=200) for queue in queues],
+            queues=[
+                check_not_reserved(check_text(queue, "queue", limit=200), "queue")
+                for queue in queues
+            ],
             concurrency=check_number(concurrency, "concurrency", high=10_000),
             capabilities=frozenset(capabilities),
             grace_seconds=span_seconds(grace, "grace"),

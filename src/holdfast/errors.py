@@ -59,6 +59,12 @@ class ValidationError(BadData):
     code = "validation_failed"
 
 
+class ReservedName(BadData):
+    """A task or queue whose name begins with `holdfast.`; those are for Holdfast itself."""
+
+    code = "reserved_name"
+
+
 class TransientError(HoldfastError):
     """A failure that another try may mend (B26); in `retry_in` seconds, where the handler knows."""
 

@@ -33,6 +33,7 @@ from holdfast.identity import mint_id
 from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.payload import Body, check_body, check_text, decode_body
 from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_faults, told_faults
+from holdfast.lifecycle.reserved import check_not_reserved
 from holdfast.lifecycle.states import KeyKind, Link, Role, State
 from holdfast.lifecycle.submit import Submission
 from holdfast.lifecycle.submit import submit as decide_submit
@@ -351,6 +352,8 @@ class LocalOperations:
     def _check_wish(self, wish: Wish) -> Wish:
         """Refuse to move a job into a queue that one is not for."""
         if wish.queue is not None:
+            with about("queue"):
+                check_not_reserved(wish.queue, "queue")
             self.queue_of(wish.queue)
         return wish
 

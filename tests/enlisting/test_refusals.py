@@ -15,6 +15,11 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from holdfast import Holdfast
 from holdfast.errors import BadConnection, BadTransaction, NotCommitted, SchemaMismatch, StoreError
+from holdfast.identity import mint_id
+from holdfast.lifecycle.job import Actor
+from holdfast.lifecycle.states import Role
+from holdfast.lifecycle.submit import Submission, submit
+from holdfast.stores.postgres.enlisted import enlist_sql, enlist_text
 from tests.enlisting.callers import Asyncpg, AsyncSqlAlchemy, Caller, Psycopg, SyncPsycopg
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresCluster
@@ -184,6 +189,19 @@ async def test_a_callers_own_tables_and_functions_do_not_stand_in_for_holdfasts(
     await web.commit()
 
     assert (await handle.refresh()).created
+
+
+async def test_a_role_that_may_submit_cannot_submit_a_job_of_holdfasts_own(
+    app: Holdfast, url: str, web: Asyncpg
+) -> None:
+    await granted(url)
+    delivery = Submission(id=mint_id(), task="holdfast.webhook", queue="holdfast.webhooks")
+    made = submit(delivery, Actor(Role.GATEWAY, "web"), internal=True)
+    await web.begin()
+    with pytest.raises(asyncpg.CheckViolationError, match="reserved"):
+        await web.connection.execute(enlist_sql("$1"), enlist_text([made]))
+    await web.rollback()
+    assert [job async for job in app.jobs()] == []
 
 
 # -- poolers, and drivers that are not there

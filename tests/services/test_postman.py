@@ -13,10 +13,12 @@ import pytest
 
 from holdfast.app import Holdfast
 from holdfast.errors import PermanentError, Undelivered
-from holdfast.flow.tell import Route, tell
+from holdfast.flow.tell import Errand, Route, tell
+from holdfast.identity import mint_id
 from holdfast.lifecycle.job import Actor, Job
 from holdfast.lifecycle.policy import Policy
-from holdfast.lifecycle.states import Role, State
+from holdfast.lifecycle.states import EventType, Role, State
+from holdfast.lifecycle.submit import Submission, submit
 from holdfast.outside import Outside, Reply, read_networks
 from holdfast.ports import Query, Store, SubmitRefused, Webhook
 from holdfast.services import postman as postman_module
@@ -47,6 +49,11 @@ async def hook(store: Store, url: str, **wishes: Any) -> tuple[Webhook, str]:
     made = await WebhookDesk(store, actor="control:ann").add(WantedWebhook(url=url, **wishes))
     [found] = await store.look_up_webhooks(made.about.id, tenant=made.about.tenant)
     return found, made.secret
+
+
+def errand(webhook: str, job: Job) -> Errand:
+    """The message that tells a webhook of a job's end."""
+    return Errand(webhook=webhook, job=str(job.id), rev=job.rev)
 
 
 @asynccontextmanager
@@ -184,7 +191,7 @@ async def test_a_message_whose_webhook_was_removed_is_not_sent(store: Store) -> 
         one, _ = await hook(store, receiver.url)
         job = await job_in(store, State.SUCCEEDED)
         await store.remove_webhook(one.id, tenant=one.tenant, actor="control:ann")
-        done = await Delivery(store, HERE).deliver(one.id, str(job.id), job.rev)
+        done = await Delivery(store, HERE).send(errand(one.id, job), job.tenant)
 
     assert done == {"skipped": "the webhook was removed"}
     assert receiver.requests == []
@@ -195,7 +202,7 @@ async def test_a_message_goes_to_its_own_tenants_webhook_of_that_id(store: Store
         _, secret = await hook(store, mine.url, id="one", tenant="mine")
         await hook(store, theirs.url, id="one", tenant="theirs")
         job = await job_in(store, State.SUCCEEDED, tenant="mine")
-        await Delivery(store, HERE).deliver("one", str(job.id), job.rev)
+        await Delivery(store, HERE).send(errand("one", job), "mine")
 
     [request] = mine.requests
     assert theirs.requests == []
@@ -203,7 +210,6 @@ async def test_a_message_goes_to_its_own_tenants_webhook_of_that_id(store: Store
 
 
 async def test_nobody_can_have_a_message_sent_that_is_not_true(store: Store) -> None:
-    """Whoever may submit jobs may submit this one, with whatever arguments."""
     async with Receiver() as receiver:
         one, _ = await hook(store, receiver.url)
         theirs = await job_in(store, State.SUCCEEDED, tenant="theirs")
@@ -218,9 +224,35 @@ async def test_nobody_can_have_a_message_sent_that_is_not_true(store: Store) -> 
             ("nonsense", 1),
         ):
             with pytest.raises(PermanentError):
-                await delivery.deliver(one.id, job, rev)
+                await delivery.send(Errand(webhook=one.id, job=job, rev=rev), mine.tenant)
 
     assert receiver.requests == []
+
+
+async def test_a_delivery_of_one_tenant_fires_no_webhook_of_another(
+    app: Holdfast, store: Store
+) -> None:
+    """Such a job can only be left over from before reserved names were refused."""
+    async with Receiver() as receiver, delivering(app):
+        theirs = await job_in(store, State.SUCCEEDED, tenant="theirs")
+        await hook(store, receiver.url, id="billing", tenant="theirs")
+        forged = Submission(
+            id=mint_id(),
+            task=TASK,
+            queue=QUEUE,
+            tenant="mine",
+            policy=Policy(max_attempts=1),
+            body=msgspec.json.encode(errand("billing", theirs)),
+        )
+        await store.submit([submit(forged, Actor(Role.GATEWAY, "mine"), internal=True)])
+        [delivery] = await deliveries(store, ended(1))
+        failure = (await store.latest_events(delivery.id, (EventType.FAILED,), limit=1))[0]
+
+    assert receiver.requests == []
+    assert (delivery.tenant, delivery.state) == ("mine", State.FAILED)
+    # It reads as if there were no such job: neither the tenant nor the webhook is confirmed.
+    assert b"theirs" not in (failure.body or b"")
+    assert b"did not end at revision" in (failure.body or b"")
 
 
 def test_an_answer_is_judged() -> None:

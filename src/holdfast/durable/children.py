@@ -14,12 +14,13 @@ from msgspec.structs import replace
 from holdfast.durable.driving import Effect
 from holdfast.durable.messages import Gather, Gathered, Spawn, Written
 from holdfast.durable.replay import Durable, answered
-from holdfast.errors import BadData
+from holdfast.errors import BadData, about
 from holdfast.flow.outcomes import Outcome
 from holdfast.identity import mint_id
 from holdfast.lifecycle.family import groups, wait_name
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.reserved import check_not_reserved
 from holdfast.lifecycle.states import Priority
 from holdfast.lifecycle.submit import TRACEPARENT, Submission
 from holdfast.telemetry.tracing import trace_id_of
@@ -103,6 +104,8 @@ def child_submission(call: Prepared, traceparent: str | None) -> Submission:
         what = "parent" if call.parent is not None else given[0]
         raise BadData(f"a child cannot be given a {what}: it is known by its parent and its number")
     task = call.task
+    with about("task"):
+        check_not_reserved(task.name, "task")
     terms: dict[str, Any] = {
         "queue": task.queue,
         "priority": task.priority,
@@ -116,6 +119,8 @@ def child_submission(call: Prepared, traceparent: str | None) -> Submission:
             "env": {**terms.get("env", {}), TRACEPARENT: handed},
             "trace_id": trace_id_of(handed),
         }
+    with about("queue"):
+        check_not_reserved(terms["queue"], "queue")
     return Submission(id=mint_id(), task=task.name, body=bytes(call.body), **terms)
 
 

@@ -116,7 +116,7 @@ def _job(job: Job, event: LoggedEvent, hook: Webhook, actor: Actor, route: Route
         dedupe_key=f"{hook.id}/{job.id}/{event.rev}",
         labels={"webhook": hook.id, "job": str(job.id)},
     )
-    return submit(submission, actor)
+    return submit(submission, actor, internal=True)
 
 
 async def _make_jobs(store: Store, jobs: Sequence[NewJob], report: Told) -> None:

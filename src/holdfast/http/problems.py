@@ -64,6 +64,10 @@ VERDICTS: tuple[tuple[type[e.HoldfastError], Verdict], ...] = (
         e.LeaseConflictError,
         Verdict(409, "The lease is lost", "stop this attempt, and write nothing more for it"),
     ),
+    (
+        e.ReservedName,
+        Verdict(422, "Reserved name", "choose a name that does not begin with `holdfast.`"),
+    ),
     (e.ValidationError, Verdict(422, "Unfit input", "mend what the detail names")),
     (e.BadData, Verdict(422, "Unfit input", "mend what the detail names")),
     (e.NoSuchTask, Verdict(422, "No such task", "check the task's name")),

@@ -15,7 +15,7 @@ from fastapi import APIRouter
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.responses import Response
 
-from holdfast.errors import LeaseConflictError, NoSuchJob, TooLarge, about
+from holdfast.errors import Forbidden, LeaseConflictError, NoSuchJob, TooLarge, about
 from holdfast.flow.reports import writable
 from holdfast.http.asking import Ask, asking
 from holdfast.http.assignments import Assignment, Recorded, assign, recorded
@@ -28,6 +28,7 @@ from holdfast.identity import mint_request
 from holdfast.lifecycle.decide import is_owner
 from holdfast.lifecycle.job import Actor, Job, JobId
 from holdfast.lifecycle.payload import check_text
+from holdfast.lifecycle.reserved import check_not_reserved, is_reserved
 from holdfast.lifecycle.states import Cancel, Role, State
 from holdfast.messages import Problem
 from holdfast.ports import LOG_TEXT, Announcement, ClaimRequest, LogEntry
@@ -287,10 +288,14 @@ def _own(ask: Ask, session: str) -> str:
 
 def _queues(ask: Ask, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
     if not wanted:
-        return tuple(sorted(ask.caller.queues)) if ask.caller.queues else ("default",)
+        own = ("default",) if ask.caller.queues is None else sorted(ask.caller.queues)
+        open_to_workers = tuple(queue for queue in own if not is_reserved(queue))
+        if not open_to_workers:
+            raise Forbidden("this token covers no queue that a worker may serve")
+        return open_to_workers
     for queue in wanted:
         with about("queues"):
-            check_text(queue, "queue", limit=200)
+            check_not_reserved(check_text(queue, "queue", limit=200), "queue")
         ask.caller.demand_queue(queue)
     return wanted
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.lifecycle.job import Actor, Change, Created, Draft, Job, JobId, NewJob
 from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy
+from holdfast.lifecycle.reserved import is_reserved
 from holdfast.lifecycle.retry import backoff, is_compensation, terms_left
 from holdfast.lifecycle.states import TERMINAL, Link, Role, State
 from holdfast.lifecycle.submit import Submission, submit
@@ -59,7 +60,9 @@ def linked(
             "env": created.env,
             "context_ptr": created.context_ptr,
         }
-    return submit(Submission(**same | wishes), Actor(Role.GATEWAY, actor.name))
+    # A delivery that is redriven is as much Holdfast's own as the first one was.
+    internal = is_reserved(record.task)
+    return submit(Submission(**same | wishes), Actor(Role.GATEWAY, actor.name), internal=internal)
 
 
 def linked_retry(

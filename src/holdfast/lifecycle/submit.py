@@ -13,7 +13,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import replace
 
-from holdfast.errors import BadData
+from holdfast.errors import BadData, about
 from holdfast.lifecycle.derive import born
 from holdfast.lifecycle.job import (
     NO_FACTS,
@@ -45,6 +45,7 @@ from holdfast.lifecycle.policy import (
     policy_text,
     told_faults,
 )
+from holdfast.lifecycle.reserved import check_not_reserved, is_reserved
 from holdfast.lifecycle.states import (
     Coded,
     EventType,
@@ -97,11 +98,15 @@ class Submission(Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-def submit(submission: Submission, actor: Actor) -> NewJob:
-    """Decide a submit. Bad data raises before anything is written."""
+def submit(submission: Submission, actor: Actor, *, internal: bool = False) -> NewJob:
+    """Decide a submit. Bad data raises before anything is written.
+
+    `internal` is for jobs of Holdfast's own services, and for nothing that a caller asked for:
+    their tasks and queues are reserved (`lifecycle.reserved`).
+    """
     if _is_plain(submission):
-        return _submit_plain(submission, actor)
-    _check(submission)
+        return _submit_plain(submission, actor, internal)
+    _check(submission, internal=internal)
     check_text(actor.name, "the actor's name")
     return _submit(submission, actor)
 
@@ -130,7 +135,7 @@ def _is_plain(submission: Submission) -> bool:
     )
 
 
-def _submit_plain(submission: Submission, actor: Actor) -> NewJob:
+def _submit_plain(submission: Submission, actor: Actor, internal: bool) -> NewJob:
     """Decide a submit that says no more than what, where and under which terms.
 
     Most do, and thousands alike: what they share is checked and made once.
@@ -142,6 +147,7 @@ def _submit_plain(submission: Submission, actor: Actor) -> NewJob:
         submission.priority,
         submission.policy,
         actor,
+        internal,
     )
     if not isinstance(submission.id, UUID):
         raise BadData(f"id must be a UUID, not {submission.id!r}")
@@ -158,7 +164,13 @@ def _submit_plain(submission: Submission, actor: Actor) -> NewJob:
 
 @lru_cache(maxsize=1024, typed=True)
 def _plain(  # noqa: PLR0917  what it is looked up by
-    task: str, queue: str, tenant: str, priority: Priority, policy: Policy, actor: Actor
+    task: str,
+    queue: str,
+    tenant: str,
+    priority: Priority,
+    policy: Policy,
+    actor: Actor,
+    internal: bool,
 ) -> NewJob:
     submission = Submission(
         id=JobId(UUID(int=0)),
@@ -168,7 +180,7 @@ def _plain(  # noqa: PLR0917  what it is looked up by
         priority=priority,
         policy=policy,
     )
-    _check(submission)
+    _check(submission, internal=internal)
     check_text(actor.name, "the actor's name")
     return _submit(submission, actor)
 
@@ -221,7 +233,7 @@ def _submit(submission: Submission, actor: Actor) -> NewJob:
     return NewJob(record=born(event), event=event, keys=keys)
 
 
-def _check(submission: Submission) -> None:
+def _check(submission: Submission, *, internal: bool) -> None:
     for value, (name, default, check) in zip(_checked(submission), _CHECKS, strict=True):
         if value is not default:
             try:
@@ -229,6 +241,19 @@ def _check(submission: Submission) -> None:
             except BadData as error:
                 error.field = name if error.field is None else f"{name}.{error.field}"
                 raise
+    _check_reserved(submission, internal=internal)
+
+
+def _check_reserved(submission: Submission, *, internal: bool) -> None:
+    """Raise ReservedName unless the submit is internal; internal jobs keep to internal queues."""
+    names = {"task": submission.task, "queue": submission.queue}
+    if internal and all(is_reserved(name) for name in names.values()):
+        return
+    for field, name in names.items():
+        with about(field):
+            check_not_reserved(name, field)
+    if internal:
+        raise BadData("an internal job must have a reserved task and a reserved queue")
 
 
 def _check_name(value: Any, what: str) -> None:

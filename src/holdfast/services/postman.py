@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from holdfast import __version__
+from holdfast.context import Context
 from holdfast.errors import PermanentError, Undelivered
 from holdfast.flow.tell import Errand, Route, Told, is_ending, tell
 from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent
@@ -164,20 +165,24 @@ class Delivery:
         self._store = store
         self._outside = outside
 
-    async def deliver(self, webhook: str, job: str, rev: int) -> dict[str, Any]:
-        """Send a webhook's message; returns what it was answered with.
+    async def deliver(self, ctx: Context, webhook: str, job: str, rev: int) -> dict[str, Any]:
+        """Send a webhook's message; return what the receiver answered."""
+        return await self.send(Errand(webhook=webhook, job=job, rev=rev), ctx.job.tenant)
 
-        What it says is read from the ledger, not taken from whoever submitted this: nobody can
-        have a message signed that is not true.
+    async def send(self, errand: Errand, tenant: str) -> dict[str, Any]:
+        """Send the message that a delivery job of `tenant` carries.
+
+        The job that ended and the webhook must both be that tenant's. What the message says is
+        read from the ledger, not from the delivery job, so that no caller can have a false
+        message signed.
         """
-        errand = Errand(webhook=webhook, job=job, rev=rev)
-        ended, event = await self._ending(errand)
-        hook = await self._hook(webhook, ended.tenant)
+        ended, event = await self._ending(errand, tenant)
+        hook = await self._hook(errand.webhook, tenant)
         if hook.secret is None:
             return {"skipped": "the webhook was removed"}
         body = message_of(ended, event)
         now = (await self._store.clock()).now
-        id_ = f"msg_{webhook}_{ended.id.hex}_{rev}"
+        id_ = f"msg_{hook.id}_{ended.id.hex}_{errand.rev}"
         headers = {
             "content-type": "application/json",
             "user-agent": f"holdfast/{__version__}",
@@ -186,19 +191,20 @@ class Delivery:
         return _settled(await self._outside.post(hook.url, headers, body))
 
     async def _hook(self, id: str, tenant: str) -> Webhook:
-        # A webhook is told of its own tenant's jobs, whatever this job was submitted with.
         for hook in await self._store.look_up_webhooks(id, tenant=tenant):
             return hook
         raise PermanentError(f"tenant {tenant!r} has no webhook {id!r}")
 
-    async def _ending(self, errand: Errand) -> tuple[Job, LoggedEvent]:
+    async def _ending(self, errand: Errand, tenant: str) -> tuple[Job, LoggedEvent]:
         try:
             id_ = JobId(UUID(errand.job))
         except ValueError as error:
             raise PermanentError(f"{errand.job!r} is no job's internal id") from error
         [job] = await self._store.get([id_])
         events = await self._store.events(id_, after=errand.rev - 1, limit=1)
-        if job is None or not events or not is_ending(events[0]):
+        # Another tenant's job is answered like one that does not exist: the caller reads this.
+        foreign = job is None or job.tenant != tenant
+        if job is None or foreign or not events or not is_ending(events[0]):
             raise PermanentError(f"job {errand.job} did not end at revision {errand.rev}")
         return job, events[0]
 

@@ -431,6 +431,13 @@ $$ DECLARE
     stamp bigint;
     told integer;
 BEGIN
+    -- A job of Holdfast's own services acts with the server's rights: no caller may submit one.
+    IF EXISTS (
+        SELECT 1 FROM jsonb_to_recordset(asked -> 'jobs') AS d(task text, queue text)
+        WHERE starts_with(d.task, 'holdfast.') OR starts_with(d.queue, 'holdfast.')) THEN
+        RAISE EXCEPTION 'holdfast: tasks and queues named holdfast.* are reserved'
+            USING ERRCODE = 'check_violation';
+    END IF;
     -- Apps write these ahead, outside the caller's transaction: whoever wants the same would have to
     -- wait for its end. One that is committed but newer than the caller's snapshot is no conflict.
     IF EXISTS (

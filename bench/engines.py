@@ -162,7 +162,7 @@ async def _make_floor(url: str) -> None:
 async def _unguard(connection: Any) -> Sequence[str]:
     rows = await connection.fetch(
         """
-        SELECT format('DROP VIEW %I', viewname) FROM pg_views WHERE schemaname = 'public'
+        SELECT format('DROP VIEW %I', viewname) FROM pg_views WHERE schemaname = 'holdfast'
         UNION ALL SELECT format('ALTER TABLE %I DROP CONSTRAINT %I', conrelid::regclass, conname)
         FROM pg_constraint
         WHERE contype = 'c' AND conrelid IN ('jobs'::regclass, 'events'::regclass)

@@ -93,6 +93,11 @@ class Holdfast(Enlisting):
         self._lock = threading.Lock()
         self._bridge = Bridge()
 
+    @property
+    def schema(self) -> str:
+        """The schema on PostgreSQL that holds its jobs."""
+        return read_address(self.url).schema
+
     def __repr__(self) -> str:
         """Tell where it keeps its jobs, without a password."""
         return f"<Holdfast {self.url.rpartition('@')[2].partition('?')[0]}>"

@@ -69,6 +69,11 @@ class Enlisting(Home):
     written_ahead: set[int]
     """Keys of policies and needs that were written, or tried, before a transaction needs them."""
 
+    @property
+    @abstractmethod
+    def schema(self) -> str:
+        """The schema on PostgreSQL that the function is called in."""
+
     @abstractmethod
     async def store(self) -> Store:
         """Give the open store of the running loop."""
@@ -92,7 +97,9 @@ class Enlisting(Home):
             jobs = self._decided_in(connection, calls, parents, active)
             if self._names_new(jobs):
                 await self._write_ahead(jobs)
-            return self._counted(await enlist(connection, jobs, self._handles(calls, jobs)))
+            return self._counted(
+                await enlist(connection, jobs, self._handles(calls, jobs), schema=self.schema)
+            )
 
     def submit_many_in_sync(
         self, connection: Any, calls: Sequence[Call]
@@ -105,7 +112,9 @@ class Enlisting(Home):
             jobs = self._decided_in(connection, calls, parents, active)
             if not in_a_loop() and self._names_new(jobs):
                 self.run_sync(self._write_ahead(jobs), "task.submit_in(…)")
-            return self._counted(enlist_sync(connection, jobs, self._handles(calls, jobs)))
+            return self._counted(
+                enlist_sync(connection, jobs, self._handles(calls, jobs), schema=self.schema)
+            )
 
     def _parent_id_sync(self, parent: Any) -> JobId | None:
         match parent:
@@ -160,22 +169,26 @@ class Enlisting(Home):
         ]
 
 
-async def enlist(connection: Any, jobs: Sequence[NewJob], handles: Handles) -> list[Any]:
+async def enlist(
+    connection: Any, jobs: Sequence[NewJob], handles: Handles, *, schema: str
+) -> list[Any]:
     """Submit decided jobs in a transaction; gives each one's handle, or why it was refused."""
     if not _is_any(connection, _ASYNC):
-        return enlist_sync(connection, jobs, handles)
+        return enlist_sync(connection, jobs, handles, schema=schema)
     asked = enlist_text(jobs)
-    with _explaining():
+    with _explaining(schema):
         if _is_any(connection, _ASYNCPG):
-            answer = await _on_asyncpg(connection, asked)
+            answer = await _on_asyncpg(connection, asked, schema)
         elif _is_any(connection, _PSYCOPG_ASYNC):
-            answer = await _on_async_psycopg(connection, asked)
+            answer = await _on_async_psycopg(connection, asked, schema)
         else:
-            answer = await _on_async_sqlalchemy(connection, asked)
+            answer = await _on_async_sqlalchemy(connection, asked, schema)
     return _settled(handles, read_outcomes(jobs, answer))
 
 
-def enlist_sync(connection: Any, jobs: Sequence[NewJob], handles: Handles) -> list[Any]:
+def enlist_sync(
+    connection: Any, jobs: Sequence[NewJob], handles: Handles, *, schema: str
+) -> list[Any]:
     """Submit decided jobs in a transaction of a connection that blocks."""
     if isinstance(connection, Transaction):
         connection.enlist(jobs, handles)
@@ -183,8 +196,8 @@ def enlist_sync(connection: Any, jobs: Sequence[NewJob], handles: Handles) -> li
     if isinstance(connection, Hosted):
         return _settled(handles, enlisted(connection.submit(jobs)))
     asked = enlist_text(jobs)
-    with _explaining():
-        answer = _on_blocking(connection, asked)
+    with _explaining(schema):
+        answer = _on_blocking(connection, asked, schema)
     return _settled(handles, read_outcomes(jobs, answer))
 
 
@@ -210,30 +223,30 @@ def _settled(handles: Handles, outcomes: Sequence[Enlisted | SubmitRefused]) -> 
 # -- the drivers
 
 
-async def _on_asyncpg(connection: Any, asked: str) -> str:
+async def _on_asyncpg(connection: Any, asked: str, schema: str) -> str:
     if not connection.is_in_transaction():
         raise _no_transaction("async with connection.transaction():")
-    answer: str = await connection.fetchval(enlist_sql("$1"), asked)
+    answer: str = await connection.fetchval(enlist_sql("$1", schema), asked)
     return answer
 
 
-async def _on_async_psycopg(connection: Any, asked: str) -> str:
+async def _on_async_psycopg(connection: Any, asked: str, schema: str) -> str:
     _check_psycopg(connection)
     from psycopg.rows import scalar_row
 
     # Not prepared: a pooler may run the next transaction on another server connection.
     async with connection.cursor(row_factory=scalar_row) as cursor:
-        await cursor.execute(enlist_sql("%s"), (asked,), prepare=False)
+        await cursor.execute(enlist_sql("%s", schema), (asked,), prepare=False)
         answer: str = await cursor.fetchone()
     return answer
 
 
-def _on_psycopg(connection: Any, asked: str) -> str:
+def _on_psycopg(connection: Any, asked: str, schema: str) -> str:
     _check_psycopg(connection)
     from psycopg.rows import scalar_row
 
     with connection.cursor(row_factory=scalar_row) as cursor:
-        cursor.execute(enlist_sql("%s"), (asked,), prepare=False)
+        cursor.execute(enlist_sql("%s", schema), (asked,), prepare=False)
         answer: str = cursor.fetchone()
     return answer
 
@@ -246,23 +259,25 @@ def _check_psycopg(connection: Any) -> None:
         raise _no_transaction("with connection.transaction():")
 
 
-async def _on_async_sqlalchemy(connection: Any, asked: str) -> str:
+async def _on_async_sqlalchemy(connection: Any, asked: str, schema: str) -> str:
     from sqlalchemy import text
 
     if _is_any(connection, _SESSION_ASYNC):
         connection = await connection.connection()
     _check_sqlalchemy(connection.sync_connection)
-    answer: str = (await connection.execute(text(enlist_sql(":asked")), {"asked": asked})).scalar()
+    answer: str = (
+        await connection.execute(text(enlist_sql(":asked", schema)), {"asked": asked})
+    ).scalar()
     return answer
 
 
-def _on_sqlalchemy(connection: Any, asked: str) -> str:
+def _on_sqlalchemy(connection: Any, asked: str, schema: str) -> str:
     from sqlalchemy import text
 
     if _is_any(connection, _SESSION):
         connection = connection.connection()
     _check_sqlalchemy(connection)
-    answer: str = connection.execute(text(enlist_sql(":asked")), {"asked": asked}).scalar()
+    answer: str = connection.execute(text(enlist_sql(":asked", schema)), {"asked": asked}).scalar()
     return answer
 
 
@@ -276,11 +291,11 @@ def _check_sqlalchemy(connection: Any) -> None:
         raise _no_transaction("an engine whose isolation_level is not AUTOCOMMIT")
 
 
-def _on_blocking(connection: Any, asked: str) -> str:
+def _on_blocking(connection: Any, asked: str, schema: str) -> str:
     if _is_any(connection, _PSYCOPG):
-        return _on_psycopg(connection, asked)
+        return _on_psycopg(connection, asked, schema)
     if _is_any(connection, (*_SQLALCHEMY, *_SESSION)):
-        return _on_sqlalchemy(connection, asked)
+        return _on_sqlalchemy(connection, asked, schema)
     kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
     if _is_any(connection, _ASYNC):
         raise BadConnection(f"a {kind} is asynchronous: await task.submit_in(connection, …)")
@@ -294,7 +309,7 @@ def _on_blocking(connection: Any, asked: str) -> str:
 
 
 @contextmanager
-def _explaining() -> Iterator[None]:
+def _explaining(schema: str) -> Iterator[None]:
     """Say what a caller can do about an error that is about the submit.
 
     All else, conflicts (40001, 40P01) among it, stays the driver's own: the caller's loop that
@@ -303,23 +318,23 @@ def _explaining() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = _explained(error)
+        told = _explained(error, schema)
         if told is None:
             raise
         raise told from error
 
 
-def _explained(error: Exception) -> HoldfastError | None:
+def _explained(error: Exception, schema: str) -> HoldfastError | None:
     match _sqlstate(error):
-        case "42883":
+        case "42883" | "3F000":
             return SchemaMismatch(
-                "there is no function holdfast_submit here: run `holdfast migrate` on this "
-                "database, or put the schema that Holdfast is in into the search_path"
+                f"this database has no function {schema}.holdfast_submit: run `holdfast migrate` "
+                "on it, or name the schema that Holdfast is in, as ?schema= in the app's url"
             )
         case "42501":
             return StoreError(
-                f"{_first_line(error)}; GRANT EXECUTE ON FUNCTION holdfast_submit(jsonb), and "
-                "USAGE ON its SCHEMA, to this role"
+                f"{_first_line(error)}; to this role GRANT USAGE ON SCHEMA {schema}, and "
+                f"GRANT EXECUTE ON FUNCTION {schema}.holdfast_submit(jsonb)"
             )
         case "25P02":
             return BadTransaction(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
@@ -12,6 +13,7 @@ from msgspec import Struct
 from holdfast.errors import BadAddress
 from holdfast.ports import Store
 from holdfast.stores.findings import Finding
+from holdfast.stores.postgres.schema import DEFAULT_SCHEMA, check_schema_name
 
 Progress = Callable[[int, str], None]
 
@@ -22,15 +24,19 @@ class Address(Struct, frozen=True, kw_only=True):
     engine: str
     place: str
     """A path, `:memory:`, or the url without Holdfast's own parameters."""
+    schema: str = DEFAULT_SCHEMA
+    """Of PostgreSQL: where the tables are."""
     pooled: bool = False
     listen_url: str | None = None
 
 
+@lru_cache(maxsize=64)
 def read_address(text: str) -> Address:
     """Read what a user writes: `jobs.db`, `sqlite:///var/jobs.db`, `postgresql://…`.
 
-    Two parameters of a PostgreSQL url are Holdfast's own: `pooled=true` for PgBouncer in
-    transaction mode, and `listen_url` for a direct address to be woken up through.
+    Three parameters of a PostgreSQL url are Holdfast's own: `schema` for where its tables are,
+    `pooled=true` for PgBouncer in transaction mode, and `listen_url` for a direct address to be
+    woken up through.
     """
     scheme = _parts(text).scheme
     if scheme in ("postgres", "postgresql"):
@@ -73,8 +79,11 @@ def _postgres_address(text: str) -> Address:
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     pooled = given.pop("pooled", "false").lower() in ("1", "true", "yes", "on")
     listen_url = given.pop("listen_url", None)
+    schema = check_schema_name(given.pop("schema", DEFAULT_SCHEMA))
     place = urlunsplit(parts._replace(query=urlencode(given)))
-    return Address(engine="postgres", place=place, pooled=pooled, listen_url=listen_url)
+    return Address(
+        engine="postgres", place=place, schema=schema, pooled=pooled, listen_url=listen_url
+    )
 
 
 def make_store(address: Address, *, deadline_seconds: float = 30.0) -> Store:
@@ -93,6 +102,7 @@ def make_store(address: Address, *, deadline_seconds: float = 30.0) -> Store:
         raise BadAddress("PostgreSQL needs a driver: pip install 'holdfast[postgres]'") from error
     return PostgresStore(
         address.place,
+        schema=address.schema,
         pooled=address.pooled,
         listen_url=address.listen_url,
         deadline_seconds=deadline_seconds,
@@ -124,7 +134,10 @@ async def migrate(
     from holdfast.stores.postgres.migrate import migrate as postgres_migrate
 
     return await postgres_migrate(
-        address.listen_url or address.place, progress=progress, beside_others=beside_others
+        address.listen_url or address.place,
+        schema=address.schema,
+        progress=progress,
+        beside_others=beside_others,
     )
 
 
@@ -136,4 +149,4 @@ async def examine(address: Address) -> list[Finding]:
         return await asyncio.to_thread(examine_sqlite, address.place)
     from holdfast.stores.postgres.examining import examine as examine_postgres
 
-    return await examine_postgres(address.place, address.listen_url)
+    return await examine_postgres(address.place, address.listen_url, schema=address.schema)

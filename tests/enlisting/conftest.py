@@ -1,4 +1,7 @@
-"""A database that holds Holdfast and a caller's own table; every job is verified afterwards."""
+"""A database that holds Holdfast and a caller's own tables; every job is verified afterwards.
+
+Some of the caller's tables have the names of Holdfast's, and its search_path leads to these.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ from tests.support.postgres import PostgresCluster
 async def _prepare(url: str) -> None:
     await migrate(url)
     connection = await asyncpg.connect(url)
-    await connection.execute("CREATE TABLE orders (number integer PRIMARY KEY)")
+    await connection.execute("CREATE TABLE public.orders (number integer PRIMARY KEY)")
+    for name in ("jobs", "events", "keys", "policies", "needs", "counts", "migrations"):
+        await connection.execute(f"CREATE TABLE public.{name} (theirs integer)")
     await connection.close()
 
 
@@ -33,7 +38,9 @@ def postgres_template(postgres_cluster: PostgresCluster) -> str:
 @pytest.fixture(scope="session")
 def shared_url(postgres_cluster: PostgresCluster, postgres_template: str) -> str:
     """One database for all tests here that leave its schema alone."""
-    return postgres_cluster.create_database("shared_enlisting", template=postgres_template)
+    url = postgres_cluster.create_database("shared_enlisting", template=postgres_template)
+    postgres_cluster.sql("ALTER DATABASE shared_enlisting SET search_path = public")
+    return url
 
 
 @pytest.fixture

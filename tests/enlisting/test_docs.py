@@ -64,8 +64,8 @@ def test_the_grants_of_the_page_are_statements_that_work(
     [grants] = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
     database = url.rpartition("/")[2]
     postgres_cluster.sql(
-        f"BEGIN; CREATE ROLE web; {grants} SELECT 1 / "
-        "has_function_privilege('web', 'holdfast_submit(jsonb)', 'EXECUTE')::int; ROLLBACK",
+        f"BEGIN; CREATE ROLE web; {grants} SELECT 1 / has_function_privilege("
+        "'web', 'holdfast.holdfast_submit(jsonb)', 'EXECUTE')::int; ROLLBACK",
         database,
     )
 

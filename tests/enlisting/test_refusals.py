@@ -147,13 +147,16 @@ async def web(web_url: str) -> AsyncIterator[Asyncpg]:
 
 async def granted(url: str) -> None:
     owner = await asyncpg.connect(url)
-    await owner.execute("GRANT EXECUTE ON FUNCTION holdfast_submit(jsonb) TO web")
+    await owner.execute(
+        "GRANT USAGE ON SCHEMA holdfast TO web;"
+        "GRANT EXECUTE ON FUNCTION holdfast.holdfast_submit(jsonb) TO web"
+    )
     await owner.close()
 
 
 async def test_nobody_submits_without_being_allowed_to(app: Holdfast, web: Asyncpg) -> None:
     await web.begin()
-    with pytest.raises(StoreError, match="GRANT EXECUTE ON FUNCTION holdfast_submit"):
+    with pytest.raises(StoreError, match=r"GRANT EXECUTE ON FUNCTION holdfast\.holdfast_submit"):
         await web.submit(app.tasks["ship"], 1)
     await web.rollback()
 
@@ -170,7 +173,7 @@ async def test_a_role_needs_the_function_and_nothing_else(
     assert (await handle.refresh()).created
     for table in ("jobs", "events", "keys", "counts", "policies"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await web.run(f"SELECT 1 FROM {table}")
+            await web.run(f"SELECT 1 FROM holdfast.{table}")
 
 
 async def test_a_callers_own_tables_and_functions_do_not_stand_in_for_holdfasts(

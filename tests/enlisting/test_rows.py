@@ -90,7 +90,7 @@ async def rows(store: PostgresStore) -> dict[str, Any]:
         name: [tuple(row) for row in await connection.fetch(sql)] for name, sql in TABLES.items()
     }
     listed = await connection.fetch(
-        "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+        "SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast'"
         " AND tablename NOT IN ('orders', 'migrations')"
     )
     await connection.close()
@@ -173,5 +173,5 @@ async def test_the_function_plans_as_the_stores_own_connections_do(pair: Pair) -
         "SELECT proconfig FROM pg_proc WHERE oid = 'holdfast_submit(jsonb)'::regprocedure"
     )
     told = dict(row.split("=", 1) for row in rows)
-    assert told.pop("search_path") == "public, pg_temp"
+    assert told.pop("search_path") == "holdfast, pg_temp"
     assert told | {"default_transaction_isolation": "read committed"} == SETTINGS

@@ -19,7 +19,7 @@ async def test_hints_go_out_with_the_commit_one_for_each_queue(app: Holdfast, ur
         heard.put_nowait(news[3])
 
     listener = await asyncpg.connect(url)
-    await listener.add_listener("holdfast", hear)
+    await listener.add_listener("holdfast.holdfast", hear)
     other = await asyncpg.connect(url)
     caller = Asyncpg(url)
     await caller.open()
@@ -32,10 +32,10 @@ async def test_hints_go_out_with_the_commit_one_for_each_queue(app: Holdfast, ur
     await caller.submit(app.tasks["ship"], 3)
     await caller.submit(app.tasks["ship"], 4, queue="slow")
     # What others say meanwhile arrives; so would what this transaction had said already.
-    await other.execute("SELECT pg_notify('holdfast', 'meanwhile')")
+    await other.execute("SELECT pg_notify('holdfast.holdfast', 'meanwhile')")
     first = await asyncio.wait_for(heard.get(), 20)
     await caller.commit()
-    await other.execute("SELECT pg_notify('holdfast', 'afterwards')")
+    await other.execute("SELECT pg_notify('holdfast.holdfast', 'afterwards')")
     told = [await asyncio.wait_for(heard.get(), 20) for _ in range(3)]
 
     assert first == "meanwhile"

@@ -18,26 +18,26 @@ _POSTGRES = {
             pg_get_expr(d.adbin, d.adrelid))
         FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
         LEFT JOIN pg_attrdef AS d ON d.adrelid = c.oid AND d.adnum = a.attnum
-        WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'v', 'p')
+        WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relkind IN ('r', 'v', 'p')
             AND a.attnum > 0 AND NOT a.attisdropped""",
     "options": """
         SELECT relname, relkind::text, coalesce(reloptions::text, '') FROM pg_class
-        WHERE relnamespace = 'public'::regnamespace""",
+        WHERE relnamespace = 'holdfast'::regnamespace""",
     "constraints": """
         SELECT c.relname, o.conname, pg_get_constraintdef(o.oid) || ' ' || o.convalidated::text
         FROM pg_constraint AS o JOIN pg_class AS c ON c.oid = o.conrelid
-        WHERE c.relnamespace = 'public'::regnamespace""",
+        WHERE c.relnamespace = 'holdfast'::regnamespace""",
     "indexes": """
-        SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'""",
+        SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'holdfast'""",
     "triggers": """
         SELECT c.relname, t.tgname, pg_get_triggerdef(t.oid) || ' ' || t.tgenabled::text
         FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
-        WHERE NOT t.tgisinternal AND c.relnamespace = 'public'::regnamespace""",
+        WHERE NOT t.tgisinternal AND c.relnamespace = 'holdfast'::regnamespace""",
     "functions": """
         SELECT '', p.oid::regprocedure::text, pg_get_functiondef(p.oid) FROM pg_proc AS p
-        WHERE p.pronamespace = 'public'::regnamespace""",
+        WHERE p.pronamespace = 'holdfast'::regnamespace""",
     "views": """
-        SELECT '', viewname, definition FROM pg_views WHERE schemaname = 'public'""",
+        SELECT '', viewname, definition FROM pg_views WHERE schemaname = 'holdfast'""",
     "settings": "SELECT 'meta', key, value FROM meta",
 }
 _SQLITE = {

@@ -150,7 +150,7 @@ async def _postgres(ledger: Ledger) -> Vandal:
     await connection.execute("SET session_replication_role = replica")
     checks = await connection.fetch(
         "SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname)"
-        " FROM pg_constraint WHERE contype = 'c' AND connamespace = 'public'::regnamespace"
+        " FROM pg_constraint WHERE contype = 'c' AND connamespace = 'holdfast'::regnamespace"
     )
     for (statement,) in checks:
         await connection.execute(statement)

@@ -80,6 +80,7 @@ async def test_the_migrations_of_postgres_sum_up_to_its_schema(
     await postgres.migrate(empty_url)
     made = postgres_cluster.create_database()
     connection = await asyncpg.connect(made)
+    await connection.execute("CREATE SCHEMA holdfast")
     await connection.execute(schemas()["src/holdfast/stores/postgres/schema.sql"])
     await connection.close()
     expected, found = await described(made), await described(empty_url)
@@ -203,7 +204,7 @@ async def test_many_migrators_at_once_apply_each_migration_once(
     raw = await asyncpg.connect(empty_url)
     transaction = raw.transaction()
     await transaction.start()
-    await raw.execute("SELECT pg_advisory_xact_lock($1)", postgres._LOCK)
+    await raw.execute(postgres._LOCK, "holdfast")
     migrators = [asyncio.create_task(postgres.migrate(empty_url)) for _ in range(5)]
     waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     await asyncio.to_thread(
@@ -233,7 +234,7 @@ def having(module: Any, listed: list[tuple[int, str, str]]) -> Iterator[None]:
 
 
 def tables(cluster: PostgresCluster, url: str) -> set[str]:
-    found = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+    found = "SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast'"
     return set(cluster.sql(found, database_of(url)).split()) - {"migrations"}
 
 
@@ -334,6 +335,7 @@ async def test_somebody_elses_tables_are_not_migrated_into_unless_that_is_meant(
     postgres_cluster: PostgresCluster, empty_url: str, tmp_path: Path
 ) -> None:
     theirs = "CREATE TABLE somebody_elses (number integer)"
+    postgres_cluster.sql("CREATE SCHEMA holdfast", database_of(empty_url))
     postgres_cluster.sql(theirs, database_of(empty_url))
     path = tmp_path / "foreign.db"
     connection = apsw.Connection(str(path))

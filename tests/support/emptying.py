@@ -8,9 +8,11 @@ async def empty_ledger(url: str) -> None:
     connection = await asyncpg.connect(url)
     try:
         tables = await connection.fetch(
-            "SELECT format('DELETE FROM %I', tablename) FROM pg_tables"
-            " WHERE schemaname = 'public' AND tablename NOT IN ('migrations', 'meta', 'needs')"
+            "SELECT format('DELETE FROM %I.%I', schemaname, tablename) FROM pg_tables"
+            " WHERE schemaname = 'holdfast' AND tablename NOT IN ('migrations', 'meta', 'needs')"
+            " OR schemaname = 'public'"
         )
+        await connection.execute("SET search_path = holdfast")
         # As a replica, so that no trigger asks why.
         await connection.execute("SET session_replication_role = replica")
         await connection.execute("; ".join(row[0] for row in tables))

@@ -32,13 +32,18 @@ _PORT_TRIES = 5
 class PostgresCluster:
     """One server with its own data directory; use it as a context manager.
 
-    `settings` are lines of postgresql.conf; fsync is on unless they say otherwise.
+    `settings` are lines of postgresql.conf; fsync is on unless they say otherwise. Statements that
+    tests write by hand find Holdfast's tables by the search_path; the store sets its own.
     """
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self.port = 0
         self.binaries = find_binaries()
-        self._settings = {"max_connections": "300", **(settings or {})}
+        self._settings = {
+            "max_connections": "300",
+            "search_path": "holdfast, public",
+            **(settings or {}),
+        }
         self._names = count(1)
         self._lifeline: Lifeline | None = None
         self._process: subprocess.Popen[bytes] | None = None

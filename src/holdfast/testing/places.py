@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 from holdfast.errors import HoldfastError
 from holdfast.ports import Query, Store
+from holdfast.stores.postgres.schema import search_path
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.text import blocks
 from holdfast.testing.clock import VirtualClock
-from holdfast.wiring import Address, make_store, migrate, read_address
+from holdfast.wiring import make_store, migrate, read_address
 
 _numbers = count(1)
 
@@ -59,10 +60,10 @@ class InMemory:
 class OnPostgres:
     """A PostgreSQL database that holds no jobs: its clock is replaced for everybody."""
 
-    def __init__(self, address: Address, clock: VirtualClock) -> None:
+    def __init__(self, url: str, clock: VirtualClock) -> None:
         """Take the address of a test's own database."""
-        self.url = address.place
-        self._address = address
+        self.url = url
+        self._address = read_address(url)
         self._clock = clock
         self._connection: Any = None
         self._original = ""
@@ -77,7 +78,10 @@ class OnPostgres:
 
         await migrate(self._address)
         await self._check_empty()
-        self._connection = await asyncpg.connect(self._address.listen_url or self.url)
+        self._connection = await asyncpg.connect(
+            self._address.listen_url or self._address.place,
+            server_settings={"search_path": search_path(self._address.schema)},
+        )
         self._original = await self._connection.fetchval(_SQL["read_clock"])
         for statement in ("make_clock", "stop_clock"):
             await self._connection.execute(_SQL[statement])
@@ -104,7 +108,7 @@ class OnPostgres:
             await store.close()
         if found.jobs:
             raise HoldfastError(
-                f"there are jobs at {self.url.rpartition('@')[2]}; "
+                f"there are jobs at {self._address.place.rpartition('@')[2]}; "
                 "give a test a database of its own: its clock is moved"
             )
 
@@ -116,7 +120,6 @@ def place_of(url: str | None, clock: VirtualClock) -> Place:
     """Choose a place: in memory, unless a PostgreSQL database is named."""
     if url is None:
         return InMemory(clock)
-    address = read_address(url)
-    if address.engine != "postgres":
+    if read_address(url).engine != "postgres":
         raise HoldfastError(f"a kit works in memory or on PostgreSQL, not on {url!r}")
-    return OnPostgres(address, clock)
+    return OnPostgres(url, clock)

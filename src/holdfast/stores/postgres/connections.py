@@ -11,6 +11,7 @@ import asyncpg
 
 from holdfast.errors import LawBroken, StoreBroken, StoreError, StoreFull, StoreUnavailable
 from holdfast.stores.postgres.pool import Pool, abandon
+from holdfast.stores.postgres.schema import search_path
 
 Connection: TypeAlias = Any
 R = TypeVar("R")
@@ -59,6 +60,7 @@ class Connections:
         self,
         url: str,
         *,
+        schema: str,
         pooled: bool,
         size: int,
         deadline_seconds: float,
@@ -66,6 +68,7 @@ class Connections:
     ) -> None:
         """Take the settings; nothing is connected yet."""
         self.url = url
+        self.schema = schema
         self.pooled = pooled
         self._size = size
         self._deadline = deadline_seconds
@@ -75,6 +78,10 @@ class Connections:
         # waits, nor hold back vacuum and the tail.
         idle = {"idle_in_transaction_session_timeout": f"{round(attempt_seconds * 1000)}ms"}
         self._settings = SETTINGS | idle
+        self._search_path = search_path(schema)
+        local = (f"SET LOCAL {name} = '{value}'" for name, value in self._settings.items())
+        # A list of identifiers: quoted as a whole it would be one name.
+        self._local = "; ".join((f"SET LOCAL search_path = {self._search_path}", *local))
 
     async def open(self) -> None:
         """Make the pool; the first connection is made by the first use."""
@@ -89,7 +96,9 @@ class Connections:
             max_cached_statement_lifetime=0,
             # A pooler in transaction mode hands each transaction another server connection.
             statement_cache_size=0 if self.pooled else 100,
-            server_settings={} if self.pooled else self._settings,
+            server_settings=(
+                {} if self.pooled else self._settings | {"search_path": self._search_path}
+            ),
             # A standby would answer reads with what was true a moment ago.
             target_session_attrs=None if self.pooled else "primary",
         )
@@ -153,9 +162,7 @@ class Connections:
         if not self.pooled:
             return await work(connection, tries)
         async with connection.transaction(isolation="read_committed"):
-            await connection.execute(
-                "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in self._settings.items())
-            )
+            await connection.execute(self._local)
             return await work(connection, tries)
 
 

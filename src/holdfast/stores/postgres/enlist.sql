@@ -3,4 +3,4 @@
 
 -- name: enlist
 -- Submit in the caller's transaction. CAST, not ::, which some take for the name of a parameter.
-SELECT CAST(holdfast_submit(CAST(CAST($1 AS text) AS jsonb)) AS text)
+SELECT CAST(:schema.holdfast_submit(CAST(CAST($1 AS text) AS jsonb)) AS text)

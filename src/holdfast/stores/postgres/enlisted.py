@@ -6,6 +6,7 @@ What the function takes and answers, as text; who calls it, and how, is no matte
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from holdfast.lifecycle.policy import needs_key, needs_text, policy_key, policy_
 from holdfast.lifecycle.times import encode
 from holdfast.ports import SubmitRefused
 from holdfast.stores.columns import created_text, tuple_text
+from holdfast.stores.postgres.schema import DEFAULT_SCHEMA, quoted
 from holdfast.stores.submitting import Enlisted, Existing, Holder, Plan
 from holdfast.stores.text import blocks
 
@@ -39,9 +41,14 @@ class Answer(Struct, frozen=True, kw_only=True):
     refers: dict[str, Held] = {}
 
 
-def enlist_sql(parameter: str) -> str:
-    """Write the statement with a parameter as the caller's driver writes it."""
-    return blocks(PACKAGE, "enlist.sql")["enlist"].partition("\n")[2].replace("$1", parameter)
+@cache
+def enlist_sql(parameter: str, schema: str = DEFAULT_SCHEMA) -> str:
+    """Write the statement with a parameter as the caller's driver writes it.
+
+    It names the schema: the caller's search_path may lead anywhere.
+    """
+    text = blocks(PACKAGE, "enlist.sql")["enlist"].partition("\n")[2]
+    return text.replace(":schema", quoted(schema)).replace("$1", parameter)
 
 
 _encode = msgspec.json.Encoder().encode

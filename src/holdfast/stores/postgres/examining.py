@@ -17,6 +17,7 @@ from holdfast.stores.findings import (
 )
 from holdfast.stores.postgres.connections import PASSING, Connection
 from holdfast.stores.postgres.migrate import PACKAGE, latest
+from holdfast.stores.postgres.schema import DEFAULT_SCHEMA, search_path
 from holdfast.stores.text import blocks
 
 SQL = blocks(PACKAGE, "doctor.sql")
@@ -31,14 +32,16 @@ DURABLE = {
 """What a server must do for an acknowledged job to survive a power cut."""
 
 
-async def examine(url: str, listen_url: str | None) -> list[Finding]:
+async def examine(
+    url: str, listen_url: str | None, *, schema: str = DEFAULT_SCHEMA
+) -> list[Finding]:
     """Look at a server without changing anything."""
     try:
         connection = await asyncpg.connect(url, statement_cache_size=0, timeout=5)
     except (asyncpg.PostgresError, *PASSING) as error:
         return [_away(error)]
     try:
-        found = [*await _server(connection), await _migrations(connection)]
+        found = [*await _server(connection), await _migrations(connection, schema)]
         found += [*await _transactions(connection), *await _slots(connection)]
     except (asyncpg.PostgresError, *PASSING) as error:
         return [_away(error)]
@@ -104,9 +107,13 @@ def _connections(row: Any) -> Finding:
     )
 
 
-async def _migrations(connection: Connection) -> Finding:
-    there = await connection.fetchval(SQL["schema"])
-    return judge_migrations(await connection.fetchval(SQL["newest"]) if there else None, latest())
+async def _migrations(connection: Connection, schema: str) -> Finding:
+    # In a transaction: a pooler in transaction mode would forget the setting after the statement.
+    async with connection.transaction():
+        await connection.execute(f"SET LOCAL search_path = {search_path(schema)}")
+        there = await connection.fetchval(SQL["schema"])
+        newest = await connection.fetchval(SQL["newest"]) if there else None
+    return judge_migrations(newest, latest())
 
 
 async def _transactions(connection: Connection) -> list[Finding]:

@@ -9,11 +9,12 @@ import asyncpg
 
 from holdfast.errors import SchemaMismatch, StoreUnavailable
 from holdfast.stores.postgres.connections import PASSING, Connection, translated
+from holdfast.stores.postgres.schema import DEFAULT_SCHEMA, quoted, search_path
 from holdfast.stores.text import foreign_tables, migrations, newer_schema
 
 PACKAGE = "holdfast.stores.postgres"
-_LOCK = 7_261_038_111
-"""Of an advisory *transaction* lock, which a pooler cannot leave behind on a connection."""
+_LOCK = "SELECT pg_advisory_xact_lock(726103811, hashtext($1))"
+"""By schema. A *transaction* lock, which a pooler cannot leave behind on a connection."""
 
 
 def latest() -> int:
@@ -24,20 +25,22 @@ def latest() -> int:
 async def migrate(
     url: str,
     *,
+    schema: str = DEFAULT_SCHEMA,
     progress: Callable[[int, str], None] | None = None,
     beside_others: bool = False,
 ) -> list[int]:
-    """Bring a database up to date; returns the migrations that were applied.
+    """Bring a schema of a database up to date, making it first if need be.
 
+    Returns the migrations that were applied.
     Stopped in between, it goes on where it was: each migration is one transaction with its entry.
-    A schema that holds other tables, and none of ours, is refused unless `beside_others`.
+    A schema that holds others' tables, and none of ours, is refused unless `beside_others`.
     """
     try:
         connection = await asyncpg.connect(url, statement_cache_size=0, timeout=10)
     except (asyncpg.PostgresError, *PASSING) as error:
         raise StoreUnavailable(f"PostgreSQL could not be reached: {error}") from error
     try:
-        return await _apply_all(connection, progress, beside_others=beside_others)
+        return await _apply_all(connection, schema, progress, beside_others=beside_others)
     except PASSING as error:
         raise StoreUnavailable(f"PostgreSQL went away, migrate again: {error}") from error
     except asyncpg.PostgresError as error:
@@ -48,6 +51,7 @@ async def migrate(
 
 async def _apply_all(
     connection: Connection,
+    schema: str,
     progress: Callable[[int, str], None] | None,
     *,
     beside_others: bool,
@@ -55,7 +59,8 @@ async def _apply_all(
     applied = []
     for number, name, text in migrations(PACKAGE):
         async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            await connection.execute(_LOCK, schema)
+            await _enter_schema(connection, schema)
             # Not before the lock: a session that found no table would go on finding none.
             await _check_target(connection, beside_others=beside_others)
             if number in await _numbers(connection):
@@ -68,6 +73,13 @@ async def _apply_all(
             )
             applied.append(number)
     return applied
+
+
+async def _enter_schema(connection: Connection, schema: str) -> None:
+    # Not IF NOT EXISTS alone: that asks for the right to make schemas also where this one exists.
+    if not await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", quoted(schema)):
+        await connection.execute(f"CREATE SCHEMA {quoted(schema)}")
+    await connection.execute(f"SET LOCAL search_path = {search_path(schema)}")
 
 
 async def _check_target(connection: Connection, *, beside_others: bool) -> None:
@@ -98,7 +110,10 @@ async def check_schema(connection: Connection, tries: int) -> None:
     """Refuse a database whose schema is not the one this version needs."""
     del tries
     if not await connection.fetchval("SELECT to_regclass('migrations') IS NOT NULL"):
-        raise SchemaMismatch("the database has no Holdfast schema yet; run `holdfast migrate`")
+        raise SchemaMismatch(
+            "the database has no Holdfast tables in this schema; run `holdfast migrate`, or name "
+            "the schema that they are in, as ?schema= in the url, and GRANT USAGE on it"
+        )
     found: Any = await connection.fetchval("SELECT max(number) FROM migrations")
     if found != latest():
         hint = "run `holdfast migrate`" if (found or 0) < latest() else "upgrade Holdfast"

@@ -34,6 +34,7 @@ from holdfast.stores.postgres.committing import Committing
 from holdfast.stores.postgres.connections import Connection, Connections
 from holdfast.stores.postgres.migrate import check_schema
 from holdfast.stores.postgres.rebuilding import rebuild_rows, recount_jobs
+from holdfast.stores.postgres.schema import DEFAULT_SCHEMA
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.tokens import check_actor, check_id, token_row
 from holdfast.stores.webhooks import check_webhook_key, webhook_row
@@ -48,7 +49,7 @@ CLAIM_MEMORY = 600 * SECOND
 
 
 class PostgresStore(Committing):
-    """The ledger on PostgreSQL 14 or later.
+    """The ledger on PostgreSQL 14 or later, in a schema of its own.
 
     `pooled`: the url leads through PgBouncer in transaction mode; `listen_url` then names a direct
     address for wake-ups (without it, waiting means polling).
@@ -58,6 +59,7 @@ class PostgresStore(Committing):
         self,
         url: str,
         *,
+        schema: str = DEFAULT_SCHEMA,
         pooled: bool = False,
         listen_url: str | None = None,
         connections: int = 4,
@@ -68,12 +70,13 @@ class PostgresStore(Committing):
         super().__init__(
             Connections(
                 url,
+                schema=schema,
                 pooled=pooled,
                 size=connections,
                 deadline_seconds=deadline_seconds,
                 attempt_seconds=attempt_seconds,
             ),
-            WakeUp(listen_url or (None if pooled else url)),
+            WakeUp(listen_url or (None if pooled else url), schema=schema),
         )
 
     async def open(self) -> None:

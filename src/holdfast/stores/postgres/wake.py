@@ -10,8 +10,8 @@ from typing import Any
 
 import asyncpg
 
-CHANNEL = "holdfast"
-LISTENER = "holdfast listener"
+from holdfast.stores.postgres.schema import DEFAULT_SCHEMA, channel, listener_name
+
 ASK_SECONDS = 0.2
 """How long nobody is told anything, after nobody was found to listen."""
 TRUST_SECONDS = 10.0
@@ -36,9 +36,11 @@ _LOST = (
 class WakeUp:
     """Sends and receives the hint "there may be work in this queue"."""
 
-    def __init__(self, url: str | None) -> None:
+    def __init__(self, url: str | None, *, schema: str = DEFAULT_SCHEMA) -> None:
         """Listen at `url`; None means that only this process's own hints arrive."""
         self._url = url
+        self._channel = channel(schema)
+        self._listener = listener_name(schema)
         self._waiters: dict[asyncio.Event, frozenset[str]] = {}
         self._outbox: set[str] = set()
         self._sending: asyncio.Task[None] | None = None
@@ -107,7 +109,7 @@ class WakeUp:
                 if self._sender is None or self._sender.is_closed():
                     self._sender = await self._connect({"synchronous_commit": "off"})
                 if await self._somebody_listens():
-                    await self._sender.execute(_notices(names))
+                    await self._sender.execute(_notices(self._channel, names))
             except _LOST:
                 # A lost hint costs one polling interval.
                 self._drop_sender()
@@ -128,7 +130,7 @@ class WakeUp:
             self._heard = await self._sender.fetchval(
                 "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE application_name = $1 "
                 "AND datname = current_database())",
-                LISTENER,
+                self._listener,
             )
         return self._heard
 
@@ -152,9 +154,9 @@ class WakeUp:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _listen_once(self) -> None:
-        connection = await self._connect({"application_name": LISTENER})
+        connection = await self._connect({"application_name": self._listener})
         try:
-            await connection.add_listener(CHANNEL, lambda *args: self._wake({args[3]}))
+            await connection.add_listener(self._channel, lambda *args: self._wake({args[3]}))
             self._live, self._live_since = True, _now()
             while True:
                 await asyncio.sleep(PING_SECONDS)
@@ -165,10 +167,10 @@ class WakeUp:
             connection.terminate()
 
 
-def _notices(queues: Iterable[str]) -> str:
+def _notices(channel: str, queues: Iterable[str]) -> str:
     """Name all queues in one message to the server: what takes parameters would take two."""
     quoted = (name.replace("'", "''") for name in queues)
-    return "; ".join(f"NOTIFY {CHANNEL}, '{name}'" for name in quoted)
+    return "; ".join(f"NOTIFY \"{channel}\", '{name}'" for name in quoted)
 
 
 def _now() -> float:

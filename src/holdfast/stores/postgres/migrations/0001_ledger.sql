@@ -538,15 +538,21 @@ BEGIN
         SELECT tenant, queue, state, count(*) FROM d GROUP BY tenant, queue, state
     )
     -- Sent by the commit, and not at all without one.
-    SELECT count(pg_notify('holdfast', queue)) INTO told
+    SELECT count(pg_notify('holdfast.' || current_schema(), queue)) INTO told
     FROM (SELECT DISTINCT queue FROM d) AS queues;
     RETURN jsonb_build_object('now', stamp, 'held', held, 'refers', refers);
 END $$;
 -- It runs with its owner's rights: whoever may submit needs EXECUTE on it, and USAGE of its schema.
 REVOKE ALL ON FUNCTION holdfast_submit(jsonb) FROM PUBLIC;
-DO $$ BEGIN
-    EXECUTE format('ALTER FUNCTION holdfast_submit(jsonb) SET search_path = %I, pg_temp',
-        current_schema());
+-- Functions that name tables find them in this schema, whatever the search_path of the caller.
+DO $$ DECLARE
+    name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['holdfast_submit(jsonb)', 'holdfast_keep_events()',
+        'holdfast_seal_event()', 'holdfast_seal_beat()']
+    LOOP
+        EXECUTE format('ALTER FUNCTION %s SET search_path = %I, pg_temp', name, current_schema());
+    END LOOP;
 END $$;
 
 -- For people: codes as words, times as timestamps.

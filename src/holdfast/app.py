@@ -91,7 +91,9 @@ class Holdfast(Enlisting):
         """What this process counts of its submits and workers."""
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
         self._lock = threading.Lock()
-        self._bridge = Bridge()
+        self._inherited: list[Session] = []
+        """What a parent had open when it forked: kept, so that nothing closes its connections."""
+        self._bridge = Bridge(after_fork=self._leave_parent)
 
     @property
     def schema(self) -> str:
@@ -391,6 +393,12 @@ class Holdfast(Enlisting):
                         del self._sessions[loop]
                 raise
         return session
+
+    def _leave_parent(self) -> None:
+        """Start anew in a forked child: the parent's sessions and locks are not its own."""
+        self._lock = threading.Lock()
+        self._inherited += self._sessions.values()
+        self._sessions.clear()
 
     def _new_session(self, loop: asyncio.AbstractEventLoop) -> Session:
         with self._lock:

@@ -6,9 +6,10 @@ A thin bridge, not a second implementation: what is called here is the coroutine
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -20,10 +21,22 @@ STOP_SECONDS = 10.0
 class Bridge:
     """Runs coroutines for callers that have no event loop. Usable from any number of threads."""
 
-    def __init__(self) -> None:
-        """Start nothing yet: most programs never need it."""
+    def __init__(self, *, after_fork: Callable[[], None] | None = None) -> None:
+        """Start nothing yet: most programs never need it.
+
+        `after_fork` is called in a forked child, where its owner may have to start anew as well.
+        """
+        self._after_fork = after_fork
         self._lock = threading.Lock()
         self._thread: _LoopThread | None = None
+        _bridges.add(self)
+
+    def forget_thread(self) -> None:
+        """Start anew in a forked child, which has neither the thread nor the holder of the lock."""
+        self._lock = threading.Lock()
+        self._thread = None
+        if self._after_fork is not None:
+            self._after_fork()
 
     def run(self, work: Coroutine[Any, Any, T], instead: str) -> T:
         """Do the work and wait for it; `instead` is what a coroutine should await."""
@@ -83,6 +96,17 @@ class _LoopThread:
             self._loop.call_soon_threadsafe(self._stopping.set)
         if self._thread is not threading.current_thread():
             self._thread.join(STOP_SECONDS)
+
+
+_bridges: weakref.WeakSet[Bridge] = weakref.WeakSet()
+
+
+def _forget_threads() -> None:
+    for bridge in list(_bridges):
+        bridge.forget_thread()
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 def in_a_loop() -> bool:

@@ -281,6 +281,18 @@ class StoreBroken(StoreError):
     code = "store_broken"
 
 
+class StoreForked(StoreError):
+    """The store was open when this process was forked, and cannot be used in the child."""
+
+    code = "store_forked"
+
+
+class ForkRefused(HoldfastError):
+    """A fork was refused because a worker is open in this process."""
+
+    code = "fork_refused"
+
+
 class StoreReplaced(StoreBroken):
     """The SQLite file was removed or replaced while it was open. Nothing more is acknowledged."""
 

@@ -64,7 +64,9 @@ class Client:
         self._patience_seconds = span_seconds(patience, "patience")
         self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
         self._lock = threading.Lock()
-        self._bridge = Bridge()
+        self._inherited: list[_Session] = []
+        """What a parent had open when it forked: kept, so that nothing closes its connections."""
+        self._bridge = Bridge(after_fork=self._leave_parent)
 
     def __repr__(self) -> str:
         """Tell which server it asks, without the token."""
@@ -255,6 +257,12 @@ class Client:
         if session is not None:
             await session.close()
         await asyncio.to_thread(self._bridge.close)
+
+    def _leave_parent(self) -> None:
+        """Start anew in a forked child: the parent's sessions and locks are not its own."""
+        self._lock = threading.Lock()
+        self._inherited += self._sessions.values()
+        self._sessions.clear()
 
     def close_sync(self) -> None:
         """Let go of what the `…_sync` methods opened; a later use opens it again."""

@@ -31,6 +31,7 @@ from holdfast.points import reach
 from holdfast.ports import Announcement, Claimed, ClaimRequest, Store
 from holdfast.services.attempts import Attempts, Children
 from holdfast.services.desk import BATCH, Desk
+from holdfast.services.fork_guard import allow_fork, forbid_fork
 from holdfast.services.held import Held, hold
 from holdfast.services.journal import Journal
 from holdfast.services.keeper import Keeper
@@ -142,6 +143,7 @@ class Worker:
         )
         self._keeper.start()
         self._begin_loops()
+        forbid_fork(self)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -502,6 +504,12 @@ class Worker:
 
     async def _shut_down(self) -> None:
         """End soon after the grace at the latest, whether or not the store answers meanwhile."""
+        try:
+            await self._finish()
+        finally:
+            allow_fork(self)
+
+    async def _finish(self) -> None:
         self._fill()
         await self._until(lambda: self._fetching.done() and self._idle())
         # What it may have claimed is found by its owner's name, or when the lease has passed.

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import apsw
 
-from holdfast.errors import StoreBroken
+from holdfast.errors import StoreBroken, StoreForked
 from holdfast.stores.columns import Dictionary
 from holdfast.stores.sqlite.connections import FATAL, Patience, Place, connect, translate
 from holdfast.stores.sqlite.identity import FileIdentity
@@ -90,12 +90,37 @@ _open: dict[tuple[int, str, str | None, str], Database] = {}
 _lock = threading.Lock()
 
 
+def _renew_lock() -> None:
+    """Replace the lock in a forked child: a thread that held it there does not exist here."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+def check_not_forked(place: Place) -> None:
+    """Raise StoreForked if a parent of this process had the file open when it forked.
+
+    SQLite keeps in memory which locks the process has on a file. The child inherits the notes but
+    not the locks, and opened anew, the file could be damaged by two writers.
+    """
+    if any(pid != os.getpid() and path == place.path for pid, path, *_ in _open):
+        raise StoreForked(
+            f"the SQLite file {place.path} was open when this process was forked, and cannot be "
+            "used here: close it before the fork (app.close_sync(), or the end of `async with "
+            "app:`), submit nothing before it (gunicorn: without preload), or start processes by "
+            "spawn"
+        )
+
+
 def join(place: Place, prepare: Callable[[apsw.Connection, Place], None]) -> Database:
     """Open a database, or share it with the stores of this process that have it open.
 
     `prepare` checks or makes the schema before anybody uses it. Blocks.
     """
     with _lock:
+        check_not_forked(place)
         database = _open.get(_key(place))
         if database is None:
             connection = connect(place)

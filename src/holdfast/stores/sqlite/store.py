@@ -49,7 +49,7 @@ from holdfast.stores.sqlite import keep, read
 from holdfast.stores.sqlite.claim import Claims
 from holdfast.stores.sqlite.commit import commit
 from holdfast.stores.sqlite.connections import Place, translate
-from holdfast.stores.sqlite.database import Database, join, leave
+from holdfast.stores.sqlite.database import Database, check_not_forked, join, leave
 from holdfast.stores.sqlite.guest import Guest, be_guest
 from holdfast.stores.sqlite.migrate import prepare
 from holdfast.stores.sqlite.session import Session
@@ -120,9 +120,7 @@ class SqliteStore:
         if self._database is None:
             raise StoreError("the store is not open; await store.open() first")
         if self._process != os.getpid():
-            raise StoreError(
-                "the store was opened before a fork; spawn processes, and open a store in each"
-            )
+            check_not_forked(self._place)
         return self._database
 
     async def _read(self, action: Callable[[Session], T]) -> T:

@@ -305,6 +305,14 @@ class LawBroken(StoreError):
     code = "law_broken"
 
 
+class JobUnreadable(HoldfastError):
+    """The job's row or events are damaged. It is set aside; no other job is concerned."""
+
+    code = "job_unreadable"
+    damage = "it cannot be read"
+    """What is wrong with it, without what to do."""
+
+
 class SchemaMismatch(StoreError):
     """The database's schema is not the one this version needs. Run `holdfast migrate`."""
 

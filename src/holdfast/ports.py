@@ -131,6 +131,8 @@ class Page(Struct, frozen=True):
 
     jobs: list[Job]
     next: JobId | None
+    unreadable: list[JobId] = []
+    """Damaged jobs that belong here and were left out."""
 
 
 class EventQuery(Struct, frozen=True, kw_only=True):
@@ -181,6 +183,21 @@ class Mark(Struct, frozen=True):
     number: int
     id: JobId
     """The parent."""
+
+
+class Quarantined(Struct, frozen=True, kw_only=True):
+    """A job that was set aside because its row or events are damaged."""
+
+    id: JobId
+    since: int
+    reason: str
+
+
+class Quarantine(Struct, frozen=True):
+    """Jobs that are set aside, by id, and how many there are in all."""
+
+    jobs: list[Quarantined]
+    total: int
 
 
 class Count(Struct, frozen=True):
@@ -358,6 +375,8 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
     keys: list[KeyRow]
     unclaimed: bool = False
     """It is held, and no claim of its owner names it: no sweep would notice a passed lease."""
+    quarantined: str | None = None
+    """Why it is set aside, if it is."""
 
 
 class Clock(Struct, frozen=True):
@@ -379,7 +398,7 @@ class Jobs(Protocol):
         """
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        """Read jobs by internal id."""
+        """Read jobs by internal id. Raises JobUnreadable if one of them is damaged."""
 
     async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
         """Read one job's events after a revision, heartbeats included, in order.
@@ -390,6 +409,10 @@ class Jobs(Protocol):
 
 class Store(Jobs, Protocol):
     """The ledger. All methods may be called concurrently from one event loop.
+
+    A damaged job never fails strangers: what lists jobs or events leaves it out, `claim`, `due`,
+    `owned` and `aged` also set it aside, `commit` rejects the changes of that job alone. What was
+    asked of that job alone, or of its family, raises `JobUnreadable`.
 
     A method raises `StoreUnavailable` when the database could not be reached within the deadline,
     `StoreFull` or `StoreBroken` when the disk gave out; what was acknowledged stays.
@@ -476,6 +499,23 @@ class Store(Jobs, Protocol):
 
     async def families(self, *, after: JobId | None = None, limit: int = 500) -> list[JobId]:
         """List, by id, jobs that have live children or wait for children, marked or not."""
+
+    async def quarantine(self, ids: Sequence[JobId], *, reason: str) -> None:
+        """Keep jobs out of claims and sweeps. Their owners may still finish them.
+
+        No part of the ledger: rows, events and revisions stay as they are. Repeating keeps the
+        first reason; an unknown id changes nothing.
+        """
+
+    async def quarantined(self, *, after: JobId | None = None, limit: int = 100) -> Quarantine:
+        """List jobs that are set aside, by id."""
+
+    async def release_quarantined(self, ids: Sequence[JobId]) -> int:
+        """Let jobs be claimed and swept again; returns how many were set aside.
+
+        Whether they can be read again is the caller's to check: a damaged one is set aside again
+        when somebody meets it.
+        """
 
     async def counts(self, tenant: str | None = None) -> list[Count]:
         """Tell how many jobs are in which state, from the summaries."""

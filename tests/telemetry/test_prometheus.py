@@ -22,7 +22,7 @@ from prometheus_client.samples import Sample
 from holdfast.errors import CannotServe
 from holdfast.flow.recover import Swept
 from holdfast.lifecycle.states import EventType, State
-from holdfast.ports import Count, Store
+from holdfast.ports import Count, Quarantine, Store
 from holdfast.telemetry import Meters
 from holdfast.telemetry.catalogue import CATALOGUE, Kind, Scope
 from holdfast.telemetry.depths import Depths, watch_depths
@@ -200,7 +200,7 @@ def test_help_says_whose_number_it_is() -> None:
         whose = "whole store" if metric.scope is Scope.STORE else "this process"
         assert whose in metric.help
     store = {metric.name for metric in CATALOGUE if metric.scope is Scope.STORE}
-    assert store == {"holdfast_queue_jobs", "holdfast_dlq_count"}
+    assert store == {"holdfast_queue_jobs", "holdfast_dlq_count", "holdfast_quarantined_jobs"}
 
 
 def test_openmetrics_is_given_to_who_asks_for_it(server: MetricsServer) -> None:
@@ -349,6 +349,9 @@ async def refreshed(depths: Depths, store: Store) -> None:
         async def counts(self) -> list[Count]:
             reads.release()
             return await store.counts()
+
+        async def quarantined(self, *, limit: int) -> Quarantine:
+            return await store.quarantined(limit=limit)
 
     watching = asyncio.create_task(
         watch_depths(depths, cast(Store, Counted()), every_seconds=0.001)

@@ -16,6 +16,7 @@ from holdfast.cli import (
     jobs,
     ledger,
     logs,
+    quarantine,
     queues,
     services,
     serving,
@@ -35,6 +36,7 @@ from holdfast.cli.running import telling
 REGISTRATIONS: tuple[Callable[[typer.Typer], None], ...] = (
     serving.register,
     ledger.register,
+    quarantine.register,
     services.register,
     submit.register,
     jobs.register,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from holdfast.errors import StoreError
+from holdfast.errors import JobUnreadable, StoreError
 from holdfast.flow.correlate import correlated
 from holdfast.flow.reports import writable
 from holdfast.lifecycle import commands as c
@@ -239,6 +239,9 @@ class Visit:
         """Find the linked retry of a job (A16)."""
         # Newest first: it was born with the job's end, after all that the job had spawned.
         page = await self._store.find(Query(parent_id=id))
+        if page.unreadable:
+            # One of these may be it: the family waits until that is known.
+            raise JobUnreadable(f"a job linked to {id} is damaged: {page.unreadable[0]}")
         return next((one for one in page.jobs if one.link_kind is Link.RETRY), None)
 
     def _farewell(self, parent: Job, child: Job) -> c.Command:

@@ -108,6 +108,11 @@ def entry_problems(entry: LedgerEntry) -> list[str]:
 def _judge(entry: LedgerEntry) -> tuple[list[str], Job | None]:
     """Say all that is wrong with one job, and give it as it should be, where that can be told."""
     problems = [entry.unreadable] if entry.unreadable else []
+    if entry.quarantined is not None:
+        problems.append(
+            f"is set aside ({entry.quarantined}); repair it, then run "
+            f"`holdfast quarantine release {entry.id}`"
+        )
     if not entry.events:
         return [*problems, _without_events(entry)], entry.row
     problems += log_problems(entry.events)

@@ -76,6 +76,10 @@ VERDICTS: tuple[tuple[type[e.HoldfastError], Verdict], ...] = (
     (e.RateLimited, Verdict(429, "Too many requests", "come again after Retry-After")),
     (e.Overloaded, Verdict(503, "Too busy", "come again after Retry-After")),
     (
+        e.JobUnreadable,
+        Verdict(500, "The job is damaged", "run `holdfast verify`, and repair what it names"),
+    ),
+    (
         e.StoreFull,
         Verdict(507, "No room left", "make room on the database's disk, then send it again"),
     ),

@@ -10,12 +10,14 @@ from holdfast.lifecycle.times import SECOND
 from holdfast.operations import Depth, Operations
 from holdfast.ports import Store, WorkerStatus
 from holdfast.stores.due import due_since
-from holdfast.stores.findings import Finding, fine, warning
+from holdfast.stores.findings import Finding, fine, problem, warning
 
 SKEW_SECONDS = 5.0
 OVERDUE = 60 * SECOND
 """How long what is due may lie around before nobody seems to sweep."""
 WORKERS = 1000
+NAMED = 5
+"""Damaged jobs that are named."""
 FOR_A_WORKER = (State.QUEUED, State.RETRYING, State.STALLED)
 
 
@@ -37,6 +39,18 @@ async def examine_sweeps(store: Store) -> Finding:
         text = f"what is due has been so for {late // SECOND:,} s: nobody sweeps"
         return warning("reconciler", text, "run `holdfast reconcile`, `holdfast up` or a worker")
     return fine("reconciler", "nothing is overdue")
+
+
+async def examine_quarantine(store: Store) -> Finding:
+    """Look for damaged jobs that are set aside."""
+    aside = await store.quarantined(limit=NAMED)
+    if not aside.total:
+        return fine("quarantine", "no job is set aside")
+    named = ", ".join(f"{one.id} ({one.reason})" for one in aside.jobs)
+    more = f", and {aside.total - len(aside.jobs):,} more" if aside.total > NAMED else ""
+    text = f"{aside.total:,} damaged jobs are set aside: {named}{more}"
+    mend = "run `holdfast verify`, repair them, then `holdfast quarantine release --all`"
+    return problem("quarantine", text, mend)
 
 
 def _clock(skew: float) -> Finding:

@@ -354,6 +354,8 @@ def claimed_job(row: Sequence[Any], id: JobId, owner: str, seen: Dictionary) -> 
     (_, data, body, correlation_id, rev, attempt, failures, releases, epoch, lease, timeout, run_at,
      deadline, created_at, updated_at, signals) = row  # fmt: skip
     made, like = _claimable(data, seen)
+    if lease is None:
+        raise ValueError("it was claimed without a lease: its policy is missing")
     job = msgspec.structs.replace(
         like,
         id=id,

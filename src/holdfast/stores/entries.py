@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -34,6 +34,7 @@ def entries(
     *,
     switches: Switches = (),
     unclaimed: Collection[UUID] = (),
+    quarantined: Mapping[Any, str | None] = {},
 ) -> list[LedgerEntry]:
     """Put rows of one snapshot together, by id. A row that cannot be read is said, not raised."""
     by_id: dict[UUID, tuple[list[Any], list[Any], list[Any]]] = {}
@@ -41,7 +42,14 @@ def entries(
         for row in rows:
             by_id.setdefault(row[0], ([], [], []))[part].append(row)
     return [
-        _entry(id_, *by_id[id_], seen, switches=switches, unclaimed=id_ in unclaimed)
+        _entry(
+            id_,
+            *by_id[id_],
+            seen,
+            switches=switches,
+            unclaimed=id_ in unclaimed,
+            quarantined=quarantined[id_] or "" if id_ in quarantined else None,
+        )
         for id_ in sorted(by_id, key=lambda id_: id_.bytes)
     ]
 
@@ -82,6 +90,7 @@ def _entry(
     *,
     switches: Switches,
     unclaimed: bool,
+    quarantined: str | None,
 ) -> LedgerEntry:
     problems: list[str] = []
     rows: list[Job] = _read(jobs, lambda row: read_job(row, seen), "job row", problems)
@@ -97,6 +106,7 @@ def _entry(
             for row in keys
         ],
         unclaimed=unclaimed,
+        quarantined=quarantined,
     )
 
 

@@ -69,6 +69,39 @@ FIXED = (
 )
 """What a submit fixes for good."""
 
+MOVING = (
+    "rev",
+    "state",
+    "attempt",
+    "failures",
+    "releases",
+    "epoch",
+    "owner",
+    "lease_expires_at",
+    "timeout_at",
+    "run_at",
+    "held_by",
+    "cancel_requested",
+    "wait_for",
+    "signals",
+    "late_results",
+    "updated_at",
+    "started_at",
+    "finished_at",
+    "result_digest",
+    "error_code",
+    "exit_code",
+    "result_ptr",
+    "letter",
+    "retention",
+    "beats",
+    "version",
+)
+"""What only a move with its event changes: all but what a submit fixes, and the quarantine.
+
+`rev` comes first, because PostgreSQL looks for a column that was set in this order.
+"""
+
 EVENT_FIXED = (
     "id",
     "rev",
@@ -106,7 +139,7 @@ def claim_order() -> str:
     """Write the order in which jobs of a range are claimed; NULL for one that may not be."""
     offsets = " ".join(f"WHEN {klass.code} THEN {offset}" for klass, offset in AGEING.items())
     return (
-        f"CASE WHEN state IN ({codes(CLAIMABLE)}) AND held_by IS NULL "
+        f"CASE WHEN state IN ({codes(CLAIMABLE)}) AND held_by IS NULL AND quarantined_at IS NULL "
         f"THEN run_at + CASE priority {offsets} END END"
     )
 
@@ -311,6 +344,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "illegal_retention": illegal_retention,
     "beat_check": beat_check,
     "fixed": lambda: ", ".join(FIXED),
+    "moving": lambda: ", ".join(MOVING),
     "event_fixed": lambda: ", ".join(EVENT_FIXED),
     "postgres.event_check": postgres_event_check,
     "sqlite.job_checks": lambda: for_sqlite(job_checks()),

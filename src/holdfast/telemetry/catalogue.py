@@ -120,6 +120,11 @@ def _letters(_: Meters, depths: Depths) -> list[Sample]:
     return [((queue,), depths.jobs.get((queue, State.DEAD_LETTERED), 0)) for queue in queues]
 
 
+def _quarantined(_: Meters, depths: Depths) -> Iterator[Sample]:
+    if depths.read_at is not None:
+        yield (), depths.quarantined
+
+
 def _depths_age(_: Meters, depths: Depths) -> Iterator[Sample]:
     if (age := depths.age_seconds) is not None:
         yield (), age
@@ -244,6 +249,11 @@ CATALOGUE: tuple[Metric, ...] = (
         "Dead letters by queue, also those redriven or discarded, until they are purged.",
         _letters,
         ("queue",),
+    ),
+    _of_store(
+        "quarantined_jobs",
+        "Damaged jobs that are set aside; each one needs a person (`holdfast quarantine list`).",
+        _quarantined,
     ),
     _gauge("queue_jobs_age_seconds", "Age of the last look at the store's counts.", _depths_age),
 )

@@ -29,6 +29,7 @@ class Depths:
         self._clock: Callable[[], float] = meters.clock
         self._meters = meters
         self.jobs: dict[tuple[str, State], int] = {}
+        self.quarantined = 0
         self.read_at: float | None = None
 
     @property
@@ -41,6 +42,7 @@ class Depths:
         asked_at = self._clock()
         try:
             counts = await store.counts()
+            quarantined = (await store.quarantined(limit=1)).total
         except HoldfastError as error:
             self._meters.store_error(error.reason_code)
             log.warning("the queues could not be counted: %s", error)
@@ -50,7 +52,7 @@ class Depths:
         for count in counts:
             queue = label(count.queue) if count.queue in named else OTHER
             jobs[queue, count.state] = jobs.get((queue, count.state), 0) + count.jobs
-        self.jobs, self.read_at = jobs, asked_at
+        self.jobs, self.quarantined, self.read_at = jobs, quarantined, asked_at
 
 
 async def watch_depths(

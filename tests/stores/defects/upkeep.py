@@ -11,6 +11,9 @@ from holdfast.lifecycle.job import Change, Job, JobId
 from holdfast.lifecycle.states import Retention, State
 from holdfast.ports import (
     Aged,
+    Claimed,
+    ClaimRequest,
+    Due,
     Outcome,
     QueueEvent,
     QueueStatus,
@@ -36,6 +39,41 @@ class PausesAgainOnARepeat(Wrapped):
     ) -> QueueStatus:
         await self.raw("UPDATE queues SET paused_at = NULL WHERE name = ?", queue)
         return await self.inner.pause(queue, actor=actor, reason=reason)
+
+
+class ClaimsWhatIsSetAside(Wrapped):
+    caught_by = ("test_a_job_that_is_set_aside_is_not_claimed_until_it_is_released",)
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        await self.raw("UPDATE jobs SET quarantined_at = NULL WHERE state = 2")
+        return await self.inner.claim(request)
+
+
+class SweepsWhatIsSetAside(Wrapped):
+    caught_by = ("test_a_job_that_is_set_aside_is_not_due_until_it_is_released",)
+
+    async def due(self, *, limit: int = 500) -> Due:
+        aside = (await self.inner.quarantined()).jobs
+        jobs = [job for job in await self.inner.get([one.id for one in aside]) if job]
+        found = await self.inner.due(limit=limit)
+        return replace(found, jobs=[*jobs, *found.jobs])
+
+
+class ForgetsLeasesThatWereSetAside(Wrapped):
+    caught_by = ("test_a_job_that_is_set_aside_is_not_due_until_it_is_released",)
+
+    async def release_quarantined(self, ids: Sequence[JobId]) -> int:
+        released = await self.inner.release_quarantined(ids)
+        await self.raw("DELETE FROM claims")
+        return released
+
+
+class KeepsTheLastReason(Wrapped):
+    caught_by = ("test_what_is_set_aside_is_listed_by_id_with_its_first_reason",)
+
+    async def quarantine(self, ids: Sequence[JobId], *, reason: str) -> None:
+        await self.inner.release_quarantined(ids)
+        await self.inner.quarantine(ids, reason=reason)
 
 
 class FindsTheAgedThatAreCleaned(Wrapped):
@@ -138,6 +176,10 @@ class FreesTheKeysOfJobs(Wrapped):
 DEFECTS: tuple[type[Wrapped], ...] = (
     PausesWithoutAnEntry,
     PausesAgainOnARepeat,
+    ClaimsWhatIsSetAside,
+    SweepsWhatIsSetAside,
+    ForgetsLeasesThatWereSetAside,
+    KeepsTheLastReason,
     FindsTheAgedThatAreCleaned,
     FindsTheAgedThatAreYoung,
     LooksAtTheFirstAgedOnly,

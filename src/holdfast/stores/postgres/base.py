@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.lifecycle.job import Job, LoggedEvent, NewJob
+from holdfast.errors import JobUnreadable
+from holdfast.lifecycle.job import Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.policy import (
     needs_key,
     needs_text,
@@ -26,6 +28,7 @@ from holdfast.stores.columns import (
     read_job,
 )
 from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.quarantine import UNREADABLE, all_of, sift
 from holdfast.stores.text import blocks
 
 R = TypeVar("R")
@@ -86,19 +89,50 @@ class Base:
         first is held could end in all waiting for each other.
         """
         await self._learn(((row[_POLICY], row[_NEEDS]) for row in rows), on=on)
-        return [read_job(row, self._seen) for row in rows]
+        return all_of(rows, self._job, _id_of)
+
+    async def _readable_jobs(
+        self, rows: Sequence[Any], *, on: Connection | None = None
+    ) -> tuple[list[Job], dict[JobId, str]]:
+        """Read job rows, and why some cannot be read: row by row only where one is damaged."""
+        try:
+            return await self._jobs(rows, on=on), {}
+        except JobUnreadable:
+            return sift(rows, self._job, _id_of)
+
+    def _job(self, row: Sequence[Any]) -> Job:
+        return read_job(row, self._seen)
 
     async def _events(
         self, rows: Sequence[Any], *, on: Connection | None = None
     ) -> list[LoggedEvent]:
         """Read event rows, learning first what they name."""
         first = EventType.CREATED.code
-        await self._learn((created_keys(row[_DATA]) for row in rows if row[_TYPE] == first), on=on)
-        return [read_event(row, self._seen) for row in rows]
+        await self._learn_created((row[_DATA] for row in rows if row[_TYPE] == first), on=on)
+        return all_of(rows, self._event, _id_of)
 
-    async def _learn_created(self, texts: Iterable[str]) -> None:
+    async def _readable_events(
+        self, rows: Sequence[Any], *, on: Connection | None = None
+    ) -> tuple[list[LoggedEvent], dict[JobId, str]]:
+        """Read event rows, and why some cannot be read: row by row only where one is damaged."""
+        try:
+            return await self._events(rows, on=on), {}
+        except JobUnreadable:
+            return sift(rows, self._event, _id_of)
+
+    def _event(self, row: Sequence[Any]) -> LoggedEvent:
+        return read_event(row, self._seen)
+
+    async def _learn_created(
+        self, texts: Iterable[str | None], *, on: Connection | None = None
+    ) -> None:
         """Learn what first events name, read through their text once."""
-        await self._learn([created_keys(text) for text in texts if text not in self._seen.created])
+        named = []
+        for text in texts:
+            if text is not None and text not in self._seen.created:
+                with contextlib.suppress(*UNREADABLE):  # reported when the job itself is read
+                    named.append(created_keys(text))
+        await self._learn(named, on=on)
 
     async def _learn(
         self, named: Iterable[tuple[int, int]], *, on: Connection | None = None
@@ -150,3 +184,8 @@ class Base:
             texts = [needs_text(value).decode() for value in fresh.values()]
             await self._fetch("add_needs", list(fresh), texts)
             self._seen.needs.update(fresh)
+
+
+def _id_of(row: Sequence[Any]) -> JobId:
+    """The id of a job or event row: the first column of both."""
+    return JobId(row[0])

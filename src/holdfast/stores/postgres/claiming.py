@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 
@@ -18,8 +19,15 @@ from holdfast.stores.fit import fit
 from holdfast.stores.law import AGEING
 from holdfast.stores.postgres.connections import Connection, Connections
 from holdfast.stores.postgres.entering import NOWHERE, Cursors
-from holdfast.stores.postgres.submitting import Submitting
+from holdfast.stores.postgres.submitting import DATA_ERRORS, Submitting
 from holdfast.stores.postgres.wake import WakeUp
+from holdfast.stores.quarantine import (
+    FIRST_EVENT_MISSING,
+    MOST_SET_ASIDE,
+    REASON_LIMIT,
+    UNREADABLE,
+    sift,
+)
 from holdfast.stores.ranges import Range, ranges, servable, windows
 from holdfast.stores.text import blocks
 
@@ -106,14 +114,7 @@ async def claim_fitting(
         chosen = fit([(row[2], row[3]) for row in nearest], request.capacity, request.limit)
         if not chosen:
             return []
-        rows: list[Any] = await connection.fetch(
-            claim_ids_sql(),
-            request.request_id,
-            request.limit,
-            request.owner,
-            [nearest[i][1] for i in chosen],
-        )
-        return rows
+        return await claim_locked(connection, request, [nearest[i][1] for i in chosen])
 
 
 async def claim_greedily(
@@ -136,15 +137,42 @@ async def claim_greedily(
                 request.tenant,
             )
             if rows:
-                taken: list[Any] = await connection.fetch(
-                    claim_ids_sql(),
-                    request.request_id,
-                    request.limit,
-                    request.owner,
-                    [row[1] for row in rows],
-                )
-                return taken
+                return await claim_locked(connection, request, [row[1] for row in rows])
     return []
+
+
+async def claim_locked(
+    connection: Connection, request: ClaimRequest, ids: Sequence[UUID]
+) -> list[Any]:
+    """Claim jobs that this transaction has locked."""
+    rows: list[Any] = await connection.fetch(
+        claim_ids_sql(), request.request_id, request.limit, request.owner, list(ids)
+    )
+    return rows
+
+
+class _Tried(Exception):
+    """Undoes a claim that was only tried."""
+
+    def __init__(self, bad: dict[JobId, str]) -> None:
+        """Keep which jobs of it cannot be read."""
+        super().__init__()
+        self.bad = bad
+
+
+def is_repeated(error: BaseException) -> bool:
+    """Whether a claim was refused because its request took something before.
+
+    Any other key that is taken is a damaged job's: an event that is ahead of its row.
+    """
+    return isinstance(error, asyncpg.UniqueViolationError) and error.table_name == "claims"
+
+
+def _fitting(rows: Sequence[Any], request: ClaimRequest) -> list[UUID]:
+    if request.capacity is None:
+        return [row[1] for row in rows]
+    chosen = fit([(row[2], row[3]) for row in rows], request.capacity, request.limit)
+    return [rows[i][1] for i in chosen]
 
 
 class Claiming(Submitting):
@@ -192,9 +220,11 @@ class Claiming(Submitting):
 
         began = time.monotonic()
         try:
-            rows = await self._run(work, keep=(asyncpg.UniqueViolationError,))
-        except asyncpg.UniqueViolationError:
-            return []
+            rows = await self._run(work, keep=DATA_ERRORS)
+        except DATA_ERRORS as error:
+            if is_repeated(error):
+                return []
+            return await self._claim_carefully(request, wanted)
         if of_all:
             self._cursors.took(starts, time.monotonic() - began, len(rows))
         return rows
@@ -204,9 +234,84 @@ class Claiming(Submitting):
         if request.tenant is None:
             self._cursors.learn(jobs, request.limit, AGEING)
 
+    async def _claim_carefully(self, request: ClaimRequest, wanted: Sequence[Range]) -> list[Any]:
+        """Claim by halves until the damaged rows are found; set them aside, take the others."""
+
+        async def work(connection: Connection, tries: int) -> list[Any]:
+            async with connection.transaction():
+                good: list[UUID] = []
+                for one in wanted:
+                    good += await self._sift_range(connection, request, one, len(good))
+                    if len(good) >= request.limit:
+                        break
+                return await claim_locked(connection, request, good) if good else []
+
+        try:
+            return await self._run(work, keep=(asyncpg.UniqueViolationError,))
+        except asyncpg.UniqueViolationError:
+            # Another try of the same request came first; `claim` asks what it took.
+            return []
+
+    async def _sift_range(
+        self, connection: Connection, request: ClaimRequest, one: Range, found: int
+    ) -> list[UUID]:
+        """Lock what is due of a range; set aside what cannot be claimed, until there is enough."""
+        known: dict[JobId, str] = {}
+        while True:
+            # As far again as damaged rows are in the way: the mark of some may be refused.
+            limit = (request.lookahead if request.capacity else request.limit) + len(known)
+            place = (one.queue, one.needs, one.priority, one.ageing)
+            rows = await connection.fetch(self._sql["fitting"], *place, limit, request.tenant)
+            ids = _fitting([row for row in rows if row[1] not in known], request)
+            bad = await self._sift(connection, request, ids)
+            await self._set_aside(bad, on=connection)
+            known |= bad
+            good = [id_ for id_ in ids if id_ not in bad]
+            if not bad or len(good) + found >= request.limit or len(known) >= MOST_SET_ASIDE:
+                return good
+
+    async def _sift(
+        self, connection: Connection, request: ClaimRequest, ids: Sequence[UUID]
+    ) -> dict[JobId, str]:
+        """Try to claim locked jobs, and undo it; tells which cannot be claimed, and why."""
+        if not ids:
+            return {}
+        try:
+            async with connection.transaction():
+                rows = await claim_locked(connection, request, ids)
+                _, bad = await self._sifted(rows, request.owner, on=connection)
+                raise _Tried(bad)
+        except _Tried as tried:
+            return tried.bad
+        except DATA_ERRORS as error:
+            if is_repeated(error):
+                raise
+            if len(ids) == 1:
+                said = str(error).partition("\n")[0]
+                return {JobId(ids[0]): f"it cannot be claimed: {said}"[:REASON_LIMIT]}
+        half = len(ids) // 2
+        first = await self._sift(connection, request, ids[:half])
+        return first | await self._sift(connection, request, ids[half:])
+
     async def _claimed(self, rows: Sequence[Any], owner: str) -> list[Claimed]:
-        await self._learn_created(row[1] for row in rows)
-        return [claimed_job(row, JobId(row[0]), owner, self._seen) for row in rows]
+        """Read what was claimed. What cannot be read is set aside: its claim is committed."""
+        jobs, bad = await self._sifted(rows, owner)
+        await self._set_aside(bad)
+        return jobs
+
+    async def _sifted(
+        self, rows: Sequence[Any], owner: str, *, on: Connection | None = None
+    ) -> tuple[list[Claimed], dict[JobId, str]]:
+        await self._learn_created((row[1] for row in rows), on=on)
+        try:
+            return [claimed_job(row, JobId(row[0]), owner, self._seen) for row in rows], {}
+        except UNREADABLE:
+            return sift(rows, lambda row: self._claimed_one(row, owner), lambda row: JobId(row[0]))
+
+    def _claimed_one(self, row: Sequence[Any], owner: str) -> Claimed:
+        if row[1] is None:
+            raise ValueError(FIRST_EVENT_MISSING)
+        return claimed_job(row, JobId(row[0]), owner, self._seen)
 
     async def _repeated_claim(self, request: ClaimRequest) -> list[Claimed] | None:
         """Answer a request that took something before; None if it never did."""
@@ -224,15 +329,17 @@ class Claiming(Submitting):
                 "held any more; claim with a new request_id"
             )
         await self._learn_created(row[3] for row in held)
-        return [
-            Claimed(
-                job=read_job(row[6:], self._seen),
-                created=read_created_text(row[3], self._seen),
-                body=None if row[4] is None else row[4].encode(),
-                correlation_id=row[5],
-            )
-            for row in held
-        ]
+        jobs, bad = sift(held, self._repeated_one, lambda row: JobId(row[2]))
+        await self._set_aside(bad)
+        return jobs
+
+    def _repeated_one(self, row: Sequence[Any]) -> Claimed:
+        return Claimed(
+            job=read_job(row[6:], self._seen),
+            created=read_created_text(row[3], self._seen),
+            body=None if row[4] is None else row[4].encode(),
+            correlation_id=row[5],
+        )
 
 
 async def heads_of(

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import asyncpg
+
+from holdfast.errors import JobUnreadable
 from holdfast.identity import mint_request
 from holdfast.lifecycle.job import Change, Job, JobId
 from holdfast.lifecycle.rebase import has_landed
 from holdfast.lifecycle.submit import freed_keys
 from holdfast.ports import Committed, Lost, Outcome, Rejected, SubmitRefused
 from holdfast.stores.batch import STALE, Fold, fold, stamp
+from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
 from holdfast.stores.postgres.claiming import Claiming
 from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.postgres.shapes import commit_arrays, commit_sql
 from holdfast.stores.postgres.submitting import DATA_ERRORS
+from holdfast.stores.quarantine import STRAY_EVENT, unreadable
+
+_REV, _EVENT_REV = JOB_COLUMNS.index("rev"), EVENT_COLUMNS.index("rev")
 
 
 class _ChildRefused(Exception):
@@ -41,10 +48,14 @@ class Committing(Claiming):
         self._wake.tell(_woken(folds, outcomes))
         if STALE not in numbers:
             return [outcomes[number] for number in numbers]
-        current = await self.get([change.id for change in changes])
+        stale = [one.id for one, number in zip(changes, numbers, strict=True) if number == STALE]
+        rows = await self._fetch("get", stale)
+        current, bad = await self._readable_jobs(rows)
+        await self._set_aside(bad)
+        found = {job.id: Lost(job) for job in current} | _rejected(bad)
         return [
-            Lost(job) if number == STALE else outcomes[number]
-            for number, job in zip(numbers, current, strict=True)
+            found.get(change.id, Lost(None)) if number == STALE else outcomes[number]
+            for number, change in zip(numbers, changes, strict=True)
         ]
 
     async def _commit_some(self, folds: Sequence[Fold], request_id: str) -> list[Outcome]:
@@ -55,10 +66,22 @@ class Committing(Claiming):
                 return [Rejected(code=error.refusal.code, message=error.refusal.message)]
         except DATA_ERRORS as error:
             if len(folds) == 1:
-                return [Rejected(code="law_broken", message=f"PostgreSQL refused it: {error}")]
+                return [await self._refused(folds[0], error)]
         half = len(folds) // 2
         first = await self._commit_some(folds[:half], request_id)
         return first + await self._commit_some(folds[half:], request_id)
+
+    async def _refused(self, one: Fold, error: BaseException) -> Outcome:
+        """Tell why a change was refused; where the log is ahead of the row, the job is damaged."""
+        if isinstance(error, asyncpg.UniqueViolationError):
+            revs = list(range(one.expected + 1, one.last.event.rev + 1))
+            at = await self._fetch("event_at", [one.id] * len(revs), revs)
+            row = await self._fetch("get", [one.id])
+            if at and row and row[0][_REV] == one.expected:
+                bad = {one.id: STRAY_EVENT.format(rev=min(event[_EVENT_REV] for event in at))}
+                await self._set_aside(bad)
+                return _rejected(bad)[one.id]
+        return Rejected(code="law_broken", message=f"PostgreSQL refused it: {error}")
 
     def _committer(self, folds: Sequence[Fold], request_id: str) -> Any:
         frees = {one.id: kinds for one in folds if (kinds := _freed(one))}
@@ -96,17 +119,21 @@ class Committing(Claiming):
     ) -> dict[JobId, Outcome]:
         """Tell of each miss whether its write had landed before, and what stands there now."""
         rows = await connection.fetch(self._sql["get"], [one.id for one in missed])
-        current = {job.id: job for job in await self._jobs(rows, on=connection)}
+        jobs, bad = await self._readable_jobs(rows, on=connection)
+        current = {job.id: job for job in jobs}
+        await self._set_aside(bad, on=connection)
         ids, revs = [one.id for one in missed], [one.last.event.rev for one in missed]
         found = await connection.fetch(self._sql["event_at"], ids, revs)
-        events = {event.id: event for event in await self._events(found, on=connection)}
+        events = {
+            event.id: event for event in (await self._readable_events(found, on=connection))[0]
+        }
         return {
             one.id: Committed(current[one.id], repeated=True)
             if one.id in current
             and has_landed(one.last, events.get(one.id), batch_request=request_id)
             else Lost(current.get(one.id))
             for one in missed
-        }
+        } | _rejected(bad)
 
     async def _write_more(
         self,
@@ -133,6 +160,13 @@ class Committing(Claiming):
             for outcome in (await self._submit_with_keys(connection, children)).values():
                 if isinstance(outcome, SubmitRefused):
                     raise _ChildRefused(outcome)
+
+
+def _rejected(bad: Mapping[JobId, str]) -> dict[JobId, Outcome]:
+    return {
+        id_: Rejected(code=JobUnreadable.code, message=str(unreadable(id_, reason)))
+        for id_, reason in bad.items()
+    }
 
 
 def _freed(one: Fold) -> int:

@@ -141,8 +141,10 @@ u AS (
         updated_at = greatest(k.now, j.updated_at)
     FROM (
         SELECT *, (SELECT now FROM clock) AS now, (SELECT epoch FROM clock) AS epoch
-        FROM picked OFFSET 0) AS k, policies AS p
-    WHERE j.ctid = k.tid AND p.id = k.policy
+        FROM picked OFFSET 0) AS k
+    -- LEFT: a job whose policy is missing gets no lease, and the law refuses the claim aloud.
+    LEFT JOIN policies AS p ON p.id = k.policy
+    WHERE j.ctid = k.tid
     RETURNING j.id, j.rev, j.attempt, j.failures, j.releases, j.epoch, j.lease_expires_at,
         j.timeout_at, j.run_at, j.deadline_at, j.created_at, j.updated_at, j.signals, j.tenant,
         j.queue, k.state AS from_state,
@@ -171,8 +173,8 @@ l AS (
 SELECT u.id, r.data, r.body, r.correlation_id, u.rev, u.attempt, u.failures, u.releases, u.epoch,
     u.lease_expires_at, u.timeout_at, u.run_at, u.deadline_at, u.created_at, u.updated_at,
     u.signals
-FROM u CROSS JOIN LATERAL (
-    SELECT data, body, correlation_id FROM events WHERE id = u.id AND rev = 1 OFFSET 0) AS r
+FROM u LEFT JOIN LATERAL (
+    SELECT data, body, correlation_id FROM events WHERE id = u.id AND rev = 1 OFFSET 0) AS r ON true
 
 -- name: commit
 -- A batch of compare-and-set writes. d: a row per job, with what it shares with no other. All else
@@ -434,7 +436,8 @@ ORDER BY expires_at LIMIT $3
 
 -- name: due_leases
 -- Of those, the jobs still held: what has passed, and when the rest will.
-SELECT {{columns.jobs}} FROM jobs WHERE id = ANY ($1::uuid[]) AND owner IS NOT NULL
+SELECT {{columns.jobs}} FROM jobs
+WHERE id = ANY ($1::uuid[]) AND owner IS NOT NULL AND quarantined_at IS NULL
 
 -- name: push_claims
 -- Look at these claims again when their next lease may have passed. One of which nothing is held
@@ -446,6 +449,28 @@ WHERE c.request_id = ANY (ARRAY[d.request_id])
 -- name: drop_claims
 -- Forget claims of which nothing is held any more.
 DELETE FROM claims WHERE request_id = ANY ($1::text[])
+
+-- name: quarantine
+-- Set jobs aside; one that is keeps its first reason.
+UPDATE jobs SET quarantined_at = holdfast_now(), quarantine = d.reason
+FROM unnest($1::uuid[], $2::text[]) AS d(id, reason)
+WHERE jobs.id = ANY (ARRAY[d.id]) AND quarantined_at IS NULL
+RETURNING jobs.id
+
+-- name: quarantined
+-- Jobs that are set aside, by id.
+SELECT id, quarantined_at, quarantine FROM jobs
+WHERE quarantined_at IS NOT NULL AND id > $1 ORDER BY id LIMIT $2
+
+-- name: count_quarantined
+-- How many there are.
+SELECT count(*) FROM jobs WHERE quarantined_at IS NOT NULL
+
+-- name: release_quarantined
+-- Let jobs be claimed and swept again.
+UPDATE jobs SET quarantined_at = NULL, quarantine = NULL
+WHERE id = ANY ($1::uuid[]) AND quarantined_at IS NOT NULL
+RETURNING id, queue, owner IS NOT NULL
 
 -- name: marked
 -- Families to look at, the oldest mark first.
@@ -489,7 +514,7 @@ ORDER BY id LIMIT $2
 WITH found AS MATERIALIZED (
     SELECT c.request_id, {{columns.jobs.j}} FROM claims AS c
     CROSS JOIN LATERAL unnest(c.ids) AS k(id)
-    JOIN jobs AS j ON j.id = ANY (ARRAY[k.id]) AND j.owner = $1
+    JOIN jobs AS j ON j.id = ANY (ARRAY[k.id]) AND j.owner = $1 AND j.quarantined_at IS NULL
     WHERE c.owner = $1 AND c.held
 ),
 over AS (
@@ -641,6 +666,7 @@ SELECT id FROM jobs WHERE id > $1 ORDER BY id LIMIT 1 OFFSET $2::bigint - 1
 -- one that undoes it and may be redriven: that asks for the whole story.
 SELECT {{columns.jobs.j}} FROM jobs AS j
 WHERE j.id > $1 AND j.id <= $2 AND j.finished_at <= $3 AND j.retention <> {{retention.cleaned}}
+    AND j.quarantined_at IS NULL
     AND NOT EXISTS (
         SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id AND (c.finished_at IS NULL
             OR c.link_kind = {{link.compensation}} AND c.letter = {{letter.open}}) OFFSET 0)
@@ -756,6 +782,10 @@ SELECT id FROM jobs AS j WHERE id > $1 AND id <= $2 AND owner IS NOT NULL AND NO
     -- OFFSET 0: looked up by owner for each job, never joined as a whole.
     SELECT 1 FROM claims AS c WHERE c.owner = j.owner AND c.held AND j.id = ANY (c.ids)
     OFFSET 0)
+
+-- name: ledger_quarantined
+-- Jobs between two ids that are set aside.
+SELECT id, quarantine FROM jobs WHERE id > $1 AND id <= $2 AND quarantined_at IS NOT NULL
 
 -- name: dictionary
 -- All policies and needs, with what of them stands in columns.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+import asyncpg
+
+from holdfast.errors import LawBroken
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.seal import read_switches
 from holdfast.lifecycle.states import EventType, KeyKind, Letter, State
@@ -19,6 +22,8 @@ from holdfast.ports import (
     LogLine,
     Mark,
     Page,
+    Quarantine,
+    Quarantined,
     Query,
     QueueEvent,
     QueueStatus,
@@ -34,6 +39,7 @@ from holdfast.stores.logs import read_log
 from holdfast.stores.narrowing import looks, narrowing
 from holdfast.stores.postgres.base import BY_BLOCKS, PLANNED_EACH_TIME, Base
 from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.quarantine import report_left_out, report_refused, report_set_aside
 from holdfast.stores.tokens import NEWEST, check_id, read_token
 from holdfast.stores.webhooks import check_webhook_id, check_webhook_key, read_webhook
 from holdfast.stores.workers import read_worker
@@ -73,8 +79,9 @@ class Reading(Base):
         # One more than asked for tells whether there is a next page.
         arguments = (*_find_arguments(query), bound or LOWEST)
         rows = await self._fetch_text(_find_sql(self._sql, query), *arguments)
-        jobs = await self._jobs(rows[: query.limit])
-        return Page(jobs, jobs[-1].id if len(rows) > query.limit else bound)
+        jobs, bad = await self._readable_jobs(rows[: query.limit])
+        last = JobId(rows[query.limit - 1][0]) if len(rows) > query.limit else bound
+        return Page(jobs, last, list(bad))
 
     async def _look_bound(self, query: Query) -> JobId | None:
         """Find the last job that is looked at; None if there are fewer than may be."""
@@ -120,10 +127,12 @@ class Reading(Base):
                 return await self._tail_rows(connection, xid, id_, rev, limit)
 
         rows, reached, blocker = await self._run(work)
-        events = await self._events([row[1:] for row in rows])
-        cursors = [write_cursor(*row[:3]) for row in rows]
+        events, bad = await self._readable_events([row[1:] for row in rows])
+        report_left_out(bad)
+        read = {(event.id, event.rev) for event in events} if bad else None
+        cursors = [write_cursor(*row[:3]) for row in rows if read is None or row[1:3] in read]
         if len(rows) == limit:
-            return Tail(events=events, cursors=cursors, cursor=cursors[-1])
+            return Tail(events=events, cursors=cursors, cursor=write_cursor(*rows[-1][:3]))
         end = write_cursor(reached, LOWEST, 0)
         return Tail(events=events, cursors=cursors, cursor=end, held_back_by=blocker)
 
@@ -145,9 +154,37 @@ class Reading(Base):
                 xid, id_, rev, span = until, LOWEST, 0, span * 2
         return rows, max(xid, end), blocker if end < newest - 1 else None
 
+    async def _set_aside(self, bad: Mapping[JobId, str], *, on: Connection | None = None) -> None:
+        """Keep damaged jobs out of claims and sweeps, each by itself: a mark may be refused."""
+        for id_, reason in bad.items():
+            arguments = ([id_], [reason])
+            try:
+                if on is None:
+                    marked = await self._fetch("quarantine", *arguments)
+                else:
+                    async with on.transaction():
+                        marked = await on.fetch(self._sql["quarantine"], *arguments)
+            except (LawBroken, asyncpg.IntegrityConstraintViolationError) as error:
+                report_refused([id_], error)
+            else:
+                report_set_aside({JobId(row[0]): reason for row in marked})
+
+    async def _sweep(self, name: str, *arguments: Any) -> tuple[list[Job], int]:
+        """Read jobs, setting damaged ones aside; also tells how many rows there were."""
+        rows = await self._fetch(name, *arguments)
+        jobs, bad = await self._readable_jobs(rows)
+        await self._set_aside(bad)
+        return jobs, len(rows)
+
+    async def quarantined(self, *, after: JobId | None = None, limit: int = 100) -> Quarantine:
+        """List jobs that are set aside."""
+        rows = await self._fetch("quarantined", after or LOWEST, limit)
+        jobs = [Quarantined(id=JobId(row[0]), since=row[1], reason=row[2] or "") for row in rows]
+        return Quarantine(jobs, (await self._fetch("count_quarantined"))[0][0])
+
     async def owned(self, owner: str) -> list[Job]:
         """List what an owner holds."""
-        jobs = await self._jobs(await self._fetch("owned", owner))
+        jobs, _ = await self._sweep("owned", owner)
         return sorted({job.id: job for job in jobs}.values(), key=lambda job: job.id)
 
     async def marked(self, *, limit: int = 500) -> list[Mark]:
@@ -179,8 +216,8 @@ class Reading(Base):
         low = after or LOWEST
         bound = await self._fetch("aged_bound", low, look_at)
         high = JobId(bound[0][0]) if bound else None
-        rows = await self._fetch("aged", low, high or HIGHEST, ended_before)
-        return Aged(await self._jobs(rows), high)
+        jobs, _ = await self._sweep("aged", low, high or HIGHEST, ended_before)
+        return Aged(jobs, high)
 
     async def counts(self, tenant: str | None = None) -> list[Count]:
         """Tell how many jobs are in which state."""
@@ -288,14 +325,24 @@ class Reading(Base):
         events = await connection.fetch(sql["ledger_events"], low, high)
         keys = await connection.fetch(sql["ledger_keys"], low, high)
         unclaimed = await connection.fetch(sql["ledger_unclaimed"], low, high)
+        aside = await connection.fetch(sql["ledger_quarantined"], low, high)
         _, switches = await connection.fetchrow(sql["sealing_log"])
-        return high, (jobs, events, keys, {row[0] for row in unclaimed}, switches)
+        rest = {row[0] for row in unclaimed}, {row[0]: row[1] for row in aside}, switches
+        return high, (jobs, events, keys, *rest)
 
     async def _entries(self, rows: tuple[Any, ...]) -> list[LedgerEntry]:
-        jobs, events, keys, unclaimed, log = rows
+        jobs, events, keys, unclaimed, aside, log = rows
         await self._learn(named(jobs, events))
         switches = read_switches(log)
-        return entries(jobs, events, keys, self._seen, switches=switches, unclaimed=unclaimed)
+        return entries(
+            jobs,
+            events,
+            keys,
+            self._seen,
+            switches=switches,
+            unclaimed=unclaimed,
+            quarantined=aside,
+        )
 
     async def dictionary_problems(self) -> list[str]:
         """Say which policies and needs are not what their key stands for."""

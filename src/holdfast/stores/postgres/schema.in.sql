@@ -83,10 +83,14 @@ CREATE TABLE jobs (
     result_digest bytea,
     error_code text,
     result_ptr text,
+    -- A row that could not be read or moved: kept out of claims and sweeps until it is repaired. No
+    -- part of the projection: no event says so.
+    quarantined_at bigint,
+    quarantine text,
     claim_order bigint GENERATED ALWAYS AS ({{law.postgres.claim_order}}) STORED,
     -- A running job past its timeout is its owner's to kill; if that fell silent, a lease passes.
     wake_at bigint GENERATED ALWAYS AS (
-        CASE WHEN finished_at IS NULL THEN
+        CASE WHEN finished_at IS NULL AND quarantined_at IS NULL THEN
             least(deadline_at, CASE state WHEN {{state.claimed}} THEN timeout_at
                 WHEN {{state.waiting}} THEN run_at END)
         END) STORED,
@@ -107,6 +111,7 @@ CREATE INDEX jobs_live_children ON jobs (live_parent_id, id) WHERE live_parent_i
 CREATE INDEX jobs_gathering ON jobs (id) WHERE left(wait_for, 17) = 'holdfast:children';
 CREATE INDEX jobs_workflow ON jobs (workflow_id, id) WHERE workflow_id IS NOT NULL;
 CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
+CREATE INDEX jobs_quarantined ON jobs (id) WHERE quarantined_at IS NOT NULL;
 CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
 -- For lists. Not of the tenant and the queue that most jobs are of: these are met by a look at the
 -- newest, and whoever uses no others pays for neither index.
@@ -117,7 +122,7 @@ CREATE INDEX jobs_queue ON jobs (queue, id) WHERE queue <> 'default';
 CREATE TRIGGER jobs_birth AFTER INSERT ON jobs FOR EACH ROW
     WHEN ({{law.illegal_birth}})
     EXECUTE FUNCTION holdfast_refuse('a job that was not submitted');
-CREATE TRIGGER jobs_move AFTER UPDATE ON jobs FOR EACH ROW
+CREATE TRIGGER jobs_move AFTER UPDATE OF {{law.moving}} ON jobs FOR EACH ROW
     WHEN ({{law.postgres.illegal_move}})
     EXECUTE FUNCTION holdfast_refuse('an illegal move');
 -- A function compares, not WHEN: that would be read anew for every statement, and few rows are.

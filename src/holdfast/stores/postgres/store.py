@@ -36,6 +36,7 @@ from holdfast.stores.postgres.migrate import check_schema
 from holdfast.stores.postgres.rebuilding import rebuild_rows, recount_jobs
 from holdfast.stores.postgres.schema import DEFAULT_SCHEMA
 from holdfast.stores.postgres.wake import WakeUp
+from holdfast.stores.quarantine import REASON_LIMIT
 from holdfast.stores.tokens import check_actor, check_id, token_row
 from holdfast.stores.webhooks import check_webhook_key, webhook_row
 from holdfast.stores.workers import FORGET_BATCH, worker_row
@@ -98,16 +99,16 @@ class PostgresStore(Committing):
     async def due(self, *, limit: int = 500) -> Due:
         """List jobs whose lease, deadline, timeout or wait has run out."""
         clock = await self.clock()
-        jobs = await self._jobs(await self._fetch("due_wakes", clock.now, limit))
+        jobs, wakes = await self._sweep("due_wakes", clock.now, limit)
         claims = await self._fetch("due_claims", clock.now, clock.epoch, limit)
         ids = list({id_ for _, held, _ in claims for id_ in held})
-        owned = {job.id: job for job in await self._jobs(await self._fetch("due_leases", ids))}
+        owned = {job.id: job for job in (await self._sweep("due_leases", ids))[0]}
         await self._tidy_claims(claims, owned, clock.now)
         found = {job.id: job for job in jobs}
         for job in owned.values():
             if (job.lease_expires_at or 0) <= clock.now or (job.epoch or 1) < clock.epoch:
                 found[job.id] = job
-        more = limit in (len(jobs), len(claims)) or len(found) > limit
+        more = limit in (wakes, len(claims)) or len(found) > limit
         shown = oldest_first(found.values(), limit)
         return Due(now=clock.now, epoch=clock.epoch, jobs=shown, more=more)
 
@@ -126,6 +127,26 @@ class PostgresStore(Committing):
             await self._fetch("drop_claims", gone)
         if pushed:
             await self._fetch("push_claims", *map(list, zip(*pushed, strict=True)))
+
+    async def quarantine(self, ids: Sequence[JobId], *, reason: str) -> None:
+        """Keep jobs out of claims and sweeps."""
+        await self._set_aside(dict.fromkeys(ids, reason[:REASON_LIMIT]))
+
+    async def release_quarantined(self, ids: Sequence[JobId]) -> int:
+        """Let jobs be claimed and swept again; their leases are found by a claim of their own."""
+
+        async def work(connection: Connection, tries: int) -> list[Any]:
+            async with connection.transaction():
+                released: list[Any] = await connection.fetch(
+                    self._sql["release_quarantined"], list(ids)
+                )
+                held = [row[0] for row in released if row[2]]
+                await connection.execute(self._sql["add_claims"], held)
+                return released
+
+        released = await self._run(work)
+        self._wake.tell({row[1] for row in released})
+        return len(released)
 
     async def unmark(self, marks: Sequence[Mark]) -> None:
         """Remove marks that were seen."""

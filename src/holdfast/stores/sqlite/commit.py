@@ -8,13 +8,16 @@ from typing import Any
 
 from msgspec import Struct
 
+from holdfast.errors import JobUnreadable
 from holdfast.lifecycle.family import KIN
-from holdfast.lifecycle.job import NO_FACTS, Change, Job
+from holdfast.lifecycle.job import NO_FACTS, Change, Job, JobId
 from holdfast.lifecycle.rebase import has_landed
 from holdfast.lifecycle.states import BEATS
 from holdfast.lifecycle.submit import freed_keys
 from holdfast.ports import Committed, Lost, Outcome, Rejected, SubmitRefused
 from holdfast.stores.batch import STALE, Fold, fold, stamp
+from holdfast.stores.columns import JOB_COLUMNS
+from holdfast.stores.quarantine import STRAY_EVENT, unreadable
 from holdfast.stores.sqlite.connections import DATA_ERRORS, translate
 from holdfast.stores.sqlite.rows import Row, beat_row, event_row, sealed
 from holdfast.stores.sqlite.shapes import ORDINARY, ORDINARY_EVENTS, Shape, shape_of, touched
@@ -63,9 +66,18 @@ def commit(turn: Turn, changes: Sequence[Change]) -> list[Outcome]:
     if STALE not in numbers:
         return [outcomes[number] for number in numbers]
     return [
-        Lost(turn.get(change.id.bytes)) if number == STALE else outcomes[number]
+        _lost(turn, change.id) if number == STALE else outcomes[number]
         for number, change in zip(numbers, changes, strict=True)
     ]
+
+
+def _lost(turn: Turn, id: JobId) -> Outcome:
+    """Tell what stands where a change missed; a damaged job is set aside."""
+    try:
+        return Lost(turn.get(id.bytes))
+    except JobUnreadable as error:
+        turn.set_aside({id: error.damage})
+        return Rejected(code=error.code, message=str(error))
 
 
 def _lay_out(turn: Turn, one: Fold) -> Write:
@@ -174,14 +186,33 @@ def _commit_one(turn: Turn, one: Fold) -> Outcome:
     except Refused as error:
         return Rejected(code=error.refusal.code, message=error.refusal.message)
     except DATA_ERRORS as error:
+        if (stray := _stray_event(turn, one)) is not None:
+            turn.set_aside({one.id: stray})
+            return Rejected(code=JobUnreadable.code, message=str(unreadable(one.id, stray)))
         told = translate(error)
         return Rejected(code=getattr(told, "code", "bad_data"), message=str(told))
 
 
+def _stray_event(turn: Turn, one: Fold) -> str | None:
+    """Tell whether the log is ahead of the row: then no change of this job can be written."""
+    row = turn.row("get", (one.id.bytes,))
+    if row is None or row[_REV] != one.expected:
+        return None
+    for rev in range(one.expected + 1, one.last.event.rev + 1):
+        if turn.row("event_at", (one.id.bytes, rev)) is not None:
+            return STRAY_EVENT.format(rev=rev)
+    return None
+
+
+_REV = JOB_COLUMNS.index("rev")
+
+
 def _settle(turn: Turn, one: Fold) -> Outcome:
     """Tell of a miss whether its write had landed before, and what stands there now."""
-    current = turn.get(one.id.bytes)
-    found = turn.events("event_at", (one.id.bytes, one.last.event.rev))
-    if current is not None and found and has_landed(one.last, found[0]):
-        return Committed(current, repeated=True)
-    return Lost(current)
+    lost = _lost(turn, one.id)
+    if not isinstance(lost, Lost) or lost.current is None:
+        return lost
+    found = turn.readable_events(turn.rows("event_at", (one.id.bytes, one.last.event.rev)))
+    if found and has_landed(one.last, found[0]):
+        return Committed(lost.current, repeated=True)
+    return lost

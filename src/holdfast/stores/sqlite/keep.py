@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import RequestIdReused
@@ -51,21 +51,41 @@ def due_wakes(session: Session, now: int, limit: int) -> Due | None:
     current = epoch(session)
     if session.rows("due_claims", (now, current, 1)):
         return None
-    jobs = session.jobs("due_wakes", (now, limit))
-    return Due(now=now, epoch=current, jobs=jobs, more=len(jobs) == limit)
+    rows = session.rows("due_wakes", (now, limit))
+    jobs = session.readable_jobs(rows)
+    return Due(now=now, epoch=current, jobs=jobs, more=len(rows) == limit)
 
 
 def due(turn: Turn, limit: int) -> Due:
     """List the same and jobs whose lease has passed; tidy up the claims that were looked at."""
-    found = {job.id: job for job in turn.jobs("due_wakes", (turn.now, limit))}
+    wakes = turn.rows("due_wakes", (turn.now, limit))
+    found = {job.id: job for job in turn.readable_jobs(wakes)}
     claims = turn.rows("due_claims", (turn.now, turn.epoch, limit))
-    more = limit in (len(found), len(claims))
+    more = limit in (len(wakes), len(claims))
     for request_id, ids, at in claims:
-        held = [job for id_ in split_ids(ids) for job in turn.jobs("due_leases", (id_,))]
+        rows = [row for id_ in split_ids(ids) for row in turn.rows("due_leases", (id_,))]
+        held = turn.readable_jobs(rows)
         _tidy_claim(turn, request_id, at, held)
         found |= {job.id: job for job in held if _is_lost(turn, job)}
+    turn.set_aside(turn.bad)
     jobs = oldest_first(found.values(), limit)
     return Due(now=turn.now, epoch=turn.epoch, jobs=jobs, more=more or len(found) > limit)
+
+
+def quarantine(turn: Turn, bad: Mapping[JobId, str]) -> None:
+    """Set jobs aside."""
+    turn.set_aside(bad)
+
+
+def release_quarantined(turn: Turn, ids: Sequence[JobId]) -> int:
+    """Let jobs be claimed and swept again; their leases are looked for by a claim of their own."""
+    released = turn.write("release_quarantined", [(id_.bytes,) for id_ in ids])
+    turn.write("add_claims", [(id_.bytes,) for id_ in ids])
+    for id_ in ids:
+        job = turn.get(id_.bytes)
+        if job is not None:
+            turn.wake(job)
+    return released
 
 
 def close_claims(turn: Turn, requests: Sequence[str]) -> None:

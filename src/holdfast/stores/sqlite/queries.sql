@@ -80,7 +80,7 @@ SELECT j.id, e.data, e.body, e.correlation_id, j.rev, j.attempt, j.failures, j.r
     p.claim_order, j.cpus, j.memory_mb
 FROM (:arms ORDER BY claim_order, id LIMIT ?) AS p
 CROSS JOIN jobs AS j ON j.id = p.id
-CROSS JOIN events AS e ON e.id = p.id AND e.rev = 1
+LEFT JOIN events AS e ON e.id = p.id AND e.rev = 1
 
 -- name: claim
 -- The one place where SQL restates an edge of the law: queued, retrying, stalled -> claimed.
@@ -314,7 +314,7 @@ ORDER BY expires_at LIMIT ?3
 
 -- name: due_leases
 -- A job of those, if it is still held.
-SELECT {{columns.jobs}} FROM jobs WHERE id = ? AND owner IS NOT NULL
+SELECT {{columns.jobs}} FROM jobs WHERE id = ? AND owner IS NOT NULL AND quarantined_at IS NULL
 
 -- name: push_claims
 -- Look at a claim again when its next lease may have passed. One of which nothing is held is
@@ -324,6 +324,24 @@ UPDATE claims SET expires_at = ?, held = held AND ? WHERE request_id = ?
 -- name: drop_claims
 -- Forget a claim of which nothing is held any more.
 DELETE FROM claims WHERE request_id = ?
+
+-- name: quarantine
+-- Set a job aside; one that is keeps its first reason.
+UPDATE jobs SET quarantined_at = ?2, quarantine = ?3 WHERE id = ?1 AND quarantined_at IS NULL
+
+-- name: quarantined
+-- Jobs that are set aside, by id.
+SELECT id, quarantined_at, quarantine FROM jobs
+WHERE quarantined_at IS NOT NULL AND id > ? ORDER BY id LIMIT ?
+
+-- name: count_quarantined
+-- How many there are.
+SELECT count(*) FROM jobs WHERE quarantined_at IS NOT NULL
+
+-- name: release_quarantined
+-- Let a job be claimed and swept again.
+UPDATE jobs SET quarantined_at = NULL, quarantine = NULL
+WHERE id = ? AND quarantined_at IS NOT NULL
 
 -- name: marked
 -- Families to look at, the oldest mark first.
@@ -358,7 +376,7 @@ SELECT request_id, ids FROM claims WHERE owner = ? AND held = 1
 
 -- name: owned_job
 -- A job, if that owner holds it.
-SELECT {{columns.jobs}} FROM jobs WHERE id = ? AND owner = ?
+SELECT {{columns.jobs}} FROM jobs WHERE id = ? AND owner = ? AND quarantined_at IS NULL
 
 -- name: close_claims
 -- Look at a claim no more of which its owner holds nothing: it is remembered only.
@@ -488,6 +506,7 @@ SELECT id FROM jobs WHERE id > ? ORDER BY id LIMIT 1 OFFSET ? - 1
 -- The + keeps the planner from looking for them by anything but their id.
 SELECT {{columns.jobs.j}} FROM jobs AS j
 WHERE j.id > ? AND j.id <= ? AND j.finished_at <= ? AND j.retention <> {{retention.cleaned}}
+    AND j.quarantined_at IS NULL
     AND NOT EXISTS (
         SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id AND (+c.finished_at IS NULL
             OR +c.link_kind = {{link.compensation}} AND +c.letter = {{letter.open}}))
@@ -585,6 +604,10 @@ SELECT id, tenant, kind, key, digest FROM keys WHERE id > ? AND id <= ?
 -- Jobs between two ids that are held though no claim of their owner names them.
 SELECT id FROM jobs AS j WHERE id > ? AND id <= ? AND owner IS NOT NULL AND NOT EXISTS (
     SELECT 1 FROM claims AS c WHERE c.owner = j.owner AND c.held = 1 AND instr(c.ids, j.id) > 0)
+
+-- name: ledger_quarantined
+-- Jobs between two ids that are set aside.
+SELECT id, quarantine FROM jobs WHERE id > ? AND id <= ? AND quarantined_at IS NOT NULL
 
 -- name: dictionary
 -- All policies and needs, with what of them stands in columns.

@@ -19,6 +19,8 @@ from holdfast.ports import (
     LogLine,
     Mark,
     Page,
+    Quarantine,
+    Quarantined,
     Query,
     QueueEvent,
     QueueStatus,
@@ -32,6 +34,7 @@ from holdfast.stores.cursors import read_position, write_position
 from holdfast.stores.entries import dictionary_problems, entries, named
 from holdfast.stores.logs import read_log
 from holdfast.stores.narrowing import looks, narrowing
+from holdfast.stores.quarantine import report_left_out, sift
 from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
 from holdfast.stores.tokens import read_token
 from holdfast.stores.webhooks import read_webhook
@@ -80,10 +83,9 @@ def find(session: Session, query: Query) -> Page:
     given["limit"] = query.limit + 1
     sql = fragment("find", filters="\n".join(filters))
     rows = session.connection.execute(sql, given).fetchall()
-    jobs = [session.job(row) for row in rows[: query.limit]]
-    if len(rows) > query.limit:
-        return Page(jobs, jobs[-1].id)
-    return Page(jobs, None if bound is None else job_id(bound))
+    jobs = session.readable_jobs(rows[: query.limit])
+    last: Any = rows[query.limit - 1][0] if len(rows) > query.limit else bound
+    return Page(jobs, None if last is None else job_id(last), list(session.bad))
 
 
 def _given(query: Query) -> dict[str, Any]:
@@ -136,11 +138,14 @@ def find_events(session: Session, query: EventQuery) -> list[LoggedEvent]:
 def tail(session: Session, cursor: str | None, limit: int) -> Tail:
     """Read all events after a cursor."""
     rows = session.rows("tail", (read_position(cursor), limit))
-    cursors = [write_position(row[0]) for row in rows]
+    found, bad = sift(
+        rows, lambda row: (row[0], session.event(row[1:])), lambda row: job_id(row[1])
+    )
+    report_left_out(bad)
     return Tail(
-        events=[session.event(row[1:]) for row in rows],
-        cursors=cursors,
-        cursor=cursors[-1] if cursors else cursor or write_position(0),
+        events=[event for _, event in found],
+        cursors=[write_position(position) for position, _ in found],
+        cursor=write_position(rows[-1][0]) if rows else cursor or write_position(0),
     )
 
 
@@ -155,9 +160,9 @@ def owned(session: Session, owner: str) -> tuple[list[Job], list[str]]:
     found: dict[JobId, Job] = {}
     over = []
     for request_id, ids in session.rows("owned", (owner,)):
-        held = [job for id_ in split_ids(ids) for job in session.jobs("owned_job", (id_, owner))]
-        found |= {job.id: job for job in held}
-        if not held:
+        rows = [row for id_ in split_ids(ids) for row in session.rows("owned_job", (id_, owner))]
+        found |= {job.id: job for job in session.readable_jobs(rows)}
+        if not rows:
             over.append(request_id)
     return sorted(found.values(), key=lambda job: job.id.int), over
 
@@ -196,7 +201,7 @@ def aged(session: Session, ended_before: int, after: JobId | None, look_at: int)
     low = after.bytes if after else b""
     bound = session.row("aged_bound", (low, look_at))
     high = HIGHEST if bound is None else bound[0]
-    jobs = session.jobs("aged", (low, high, ended_before))
+    jobs = session.readable_jobs(session.rows("aged", (low, high, ended_before)))
     return Aged(jobs, None if bound is None else job_id(bound[0]))
 
 
@@ -211,6 +216,14 @@ def size(session: Session) -> int:
     """Tell how many jobs there are."""
     row = session.row("size")
     return 0 if row is None else int(row[0])
+
+
+def quarantined(session: Session, after: JobId | None, limit: int) -> Quarantine:
+    """List jobs that are set aside."""
+    rows = session.rows("quarantined", (after.bytes if after else b"", limit))
+    jobs = [Quarantined(id=job_id(row[0]), since=row[1], reason=row[2] or "") for row in rows]
+    [(total,)] = session.rows("count_quarantined")
+    return Quarantine(jobs, total)
 
 
 def queues(session: Session) -> list[QueueStatus]:
@@ -284,11 +297,14 @@ def ledger(session: Session, after: bytes, end: bytes, batch: int) -> Ledger:
     events = [_readable(row, _EVENT_IDS) for row in session.rows("ledger_events", (after, high))]
     keys = [_readable(row, (0,)) for row in session.rows("ledger_keys", (after, high))]
     unclaimed = {job_id(row[0]) for row in session.rows("ledger_unclaimed", (after, high))}
+    aside = {job_id(row[0]): row[1] for row in session.rows("ledger_quarantined", (after, high))}
     for policy, needs in named(jobs, events):
         session.learn(policy, needs)
     switches = read_switches(session.meta().get("sealing_log"))
     seen = session.seen
-    return high, entries(jobs, events, keys, seen, switches=switches, unclaimed=unclaimed)
+    return high, entries(
+        jobs, events, keys, seen, switches=switches, unclaimed=unclaimed, quarantined=aside
+    )
 
 
 def dictionary(session: Session) -> list[str]:

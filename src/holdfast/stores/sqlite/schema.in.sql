@@ -69,11 +69,15 @@ CREATE TABLE jobs (
     result_digest BLOB,
     error_code TEXT,
     result_ptr TEXT,
+    -- A row that could not be read or moved: kept out of claims and sweeps until it is repaired. No
+    -- part of the projection: no event says so.
+    quarantined_at INTEGER,
+    quarantine TEXT,
     claim_order INTEGER AS ({{law.sqlite.claim_order}}) VIRTUAL,
     -- A running job past its timeout is its owner's to kill; if that fell silent, a lease passes.
     -- min() of a NULL is NULL here, so what is not there counts as the end of time.
     wake_at INTEGER AS (
-        CASE WHEN finished_at IS NULL THEN nullif(min(
+        CASE WHEN finished_at IS NULL AND quarantined_at IS NULL THEN nullif(min(
             coalesce(deadline_at, 9223372036854775807),
             coalesce(CASE state WHEN {{state.claimed}} THEN timeout_at
                 WHEN {{state.waiting}} THEN run_at END, 9223372036854775807)
@@ -92,6 +96,7 @@ CREATE INDEX jobs_live_children ON jobs (live_parent_id, id) WHERE live_parent_i
 CREATE INDEX jobs_gathering ON jobs (id) WHERE substr(wait_for, 1, 17) = 'holdfast:children';
 CREATE INDEX jobs_workflow ON jobs (workflow_id, id) WHERE workflow_id IS NOT NULL;
 CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
+CREATE INDEX jobs_quarantined ON jobs (id) WHERE quarantined_at IS NOT NULL;
 CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
 -- For lists. Not of the tenant and the queue that most jobs are of: these are met by a look at the
 -- newest, and whoever uses no others pays for neither index.
@@ -104,7 +109,7 @@ CREATE INDEX jobs_queue ON jobs (queue, id) WHERE queue <> 'default';
 -- them. Columns STORED or VIRTUAL, and a table with or without rowid, made no difference.
 CREATE TRIGGER jobs_birth AFTER INSERT ON jobs WHEN {{law.illegal_birth}}
 BEGIN SELECT RAISE(ABORT, 'holdfast: a job that was not submitted refused on jobs'); END;
-CREATE TRIGGER jobs_move AFTER UPDATE ON jobs WHEN {{law.sqlite.illegal_move}}
+CREATE TRIGGER jobs_move AFTER UPDATE OF {{law.moving}} ON jobs WHEN {{law.sqlite.illegal_move}}
 BEGIN SELECT RAISE(ABORT, 'holdfast: an illegal move refused on jobs'); END;
 CREATE TRIGGER jobs_frozen AFTER UPDATE OF {{law.frozen}} ON jobs
 WHEN OLD.finished_at IS NOT NULL

@@ -72,11 +72,15 @@ CREATE TABLE jobs (
     result_digest BLOB,
     error_code TEXT,
     result_ptr TEXT,
-    claim_order INTEGER AS (CASE WHEN (196 >> state & 1) AND held_by IS NULL THEN run_at + CASE priority WHEN 1 THEN 0 WHEN 2 THEN 300000000 WHEN 3 THEN 1800000000 END END) VIRTUAL,
+    -- A row that could not be read or moved: kept out of claims and sweeps until it is repaired. No
+    -- part of the projection: no event says so.
+    quarantined_at INTEGER,
+    quarantine TEXT,
+    claim_order INTEGER AS (CASE WHEN (196 >> state & 1) AND held_by IS NULL AND quarantined_at IS NULL THEN run_at + CASE priority WHEN 1 THEN 0 WHEN 2 THEN 300000000 WHEN 3 THEN 1800000000 END END) VIRTUAL,
     -- A running job past its timeout is its owner's to kill; if that fell silent, a lease passes.
     -- min() of a NULL is NULL here, so what is not there counts as the end of time.
     wake_at INTEGER AS (
-        CASE WHEN finished_at IS NULL THEN nullif(min(
+        CASE WHEN finished_at IS NULL AND quarantined_at IS NULL THEN nullif(min(
             coalesce(deadline_at, 9223372036854775807),
             coalesce(CASE state WHEN 3 THEN timeout_at
                 WHEN 5 THEN run_at END, 9223372036854775807)
@@ -117,6 +121,7 @@ CREATE INDEX jobs_live_children ON jobs (live_parent_id, id) WHERE live_parent_i
 CREATE INDEX jobs_gathering ON jobs (id) WHERE substr(wait_for, 1, 17) = 'holdfast:children';
 CREATE INDEX jobs_workflow ON jobs (workflow_id, id) WHERE workflow_id IS NOT NULL;
 CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
+CREATE INDEX jobs_quarantined ON jobs (id) WHERE quarantined_at IS NOT NULL;
 CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
 -- For lists. Not of the tenant and the queue that most jobs are of: these are met by a look at the
 -- newest, and whoever uses no others pays for neither index.
@@ -130,7 +135,7 @@ CREATE INDEX jobs_queue ON jobs (queue, id) WHERE queue <> 'default';
 CREATE TRIGGER jobs_birth AFTER INSERT ON jobs WHEN NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.releases <> 0 OR NEW.state NOT IN (1, 2)
     OR NEW.updated_at <> NEW.created_at OR NEW.started_at IS NOT NULL OR NEW.signals IS NOT NULL
 BEGIN SELECT RAISE(ABORT, 'holdfast: a job that was not submitted refused on jobs'); END;
-CREATE TRIGGER jobs_move AFTER UPDATE ON jobs WHEN NOT CASE NEW.rev - OLD.rev
+CREATE TRIGGER jobs_move AFTER UPDATE OF rev, state, attempt, failures, releases, epoch, owner, lease_expires_at, timeout_at, run_at, held_by, cancel_requested, wait_for, signals, late_results, updated_at, started_at, finished_at, result_digest, error_code, exit_code, result_ptr, letter, retention, beats, version ON jobs WHEN NOT CASE NEW.rev - OLD.rev
         WHEN 1 THEN (CASE OLD.state WHEN 1 THEN 15366 WHEN 2 THEN 15372 WHEN 3 THEN 11992 WHEN 4 THEN 12272 WHEN 5 THEN 3108 WHEN 6 THEN 11336 WHEN 7 THEN 11916 WHEN 8 THEN 256 WHEN 9 THEN 512 WHEN 10 THEN 1024 WHEN 11 THEN 2048 WHEN 12 THEN 4096 WHEN 13 THEN 8192 ELSE 0 END >> NEW.state & 1)
         ELSE NEW.rev > OLD.rev AND (CASE OLD.state WHEN 3 THEN 12272 WHEN 4 THEN 12272 WHEN 5 THEN 4 ELSE 0 END >> NEW.state & 1) END
     OR NEW.attempt <> OLD.attempt + (NEW.state = 3 AND OLD.state <> 3)

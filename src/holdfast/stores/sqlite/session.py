@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID, SafeUUID
 
 import apsw
@@ -22,8 +22,10 @@ from holdfast.stores.columns import (
     read_event,
     read_job,
 )
+from holdfast.stores.quarantine import UNREADABLE, all_of, sift
 from holdfast.stores.text import blocks
 
+R = TypeVar("R")
 SQL = blocks("holdfast.stores.sqlite")
 Row: TypeAlias = tuple[Any, ...]
 Parameters: TypeAlias = Sequence[Any] | dict[str, Any]
@@ -69,6 +71,8 @@ class Session:
         """Use a connection for one operation."""
         self.connection = connection
         self.seen = seen
+        self.bad: dict[JobId, str] = {}
+        """Jobs that were left out because they are damaged, and why."""
 
     def rows(self, name: str, parameters: Parameters = ()) -> list[Row]:
         """Run a named statement and read all it returns."""
@@ -79,12 +83,28 @@ class Session:
         return self.connection.execute(SQL[name], parameters).fetchone()
 
     def jobs(self, name: str, parameters: Parameters = ()) -> list[Job]:
-        """Run a named statement that returns job rows."""
-        return [self.job(row) for row in self.rows(name, parameters)]
+        """Run a named statement that returns job rows; raise JobUnreadable if one is damaged."""
+        return all_of(self.rows(name, parameters), self.job, _id_of)
+
+    def readable_jobs(self, rows: Sequence[Row]) -> list[Job]:
+        """Make records out of job rows; leave damaged ones out, and note them in `bad`."""
+        return self._readable(rows, self.job)
 
     def events(self, name: str, parameters: Parameters = ()) -> list[LoggedEvent]:
-        """Run a named statement that returns event rows."""
-        return [self.event(row) for row in self.rows(name, parameters)]
+        """Run a named statement that returns event rows; raise JobUnreadable if one is damaged."""
+        return all_of(self.rows(name, parameters), self.event, _id_of)
+
+    def readable_events(self, rows: Sequence[Row]) -> list[LoggedEvent]:
+        """Make events out of rows; leave damaged ones out, and note their jobs in `bad`."""
+        return self._readable(rows, self.event)
+
+    def _readable(self, rows: Sequence[Row], read: Callable[[Row], R]) -> list[R]:
+        try:
+            return [read(row) for row in rows]
+        except UNREADABLE:
+            found, bad = sift(rows, read, _id_of)
+            self.bad |= bad
+            return found
 
     def meta(self) -> dict[str, str]:
         """Read the epoch and whether events are sealed."""
@@ -93,7 +113,7 @@ class Session:
     def get(self, id: bytes) -> Job | None:
         """Read one job row."""
         row = self.row("get", (id,))
-        return None if row is None else self.job(row)
+        return None if row is None else all_of([row], self.job, _id_of)[0]
 
     def job(self, row: Sequence[Any]) -> Job:
         """Make a record out of a job row."""
@@ -136,6 +156,11 @@ def job_id(id: bytes) -> JobId:
     _set(made, "int", int.from_bytes(id, "big"))
     _set(made, "is_safe", _UNKNOWN)
     return made
+
+
+def _id_of(row: Row) -> JobId:
+    """The id of a job or event row: the first column of both."""
+    return job_id(row[0])
 
 
 _new = object.__new__

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import apsw
 
-from holdfast.errors import StoreError
+from holdfast.errors import JobUnreadable, LawBroken, StoreError
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.states import BEATS, EventType, KeyKind
@@ -34,6 +34,7 @@ from holdfast.ports import (
     NewWebhook,
     Outcome,
     Page,
+    Quarantine,
     Query,
     QueueEvent,
     QueueStatus,
@@ -45,6 +46,7 @@ from holdfast.ports import (
 )
 from holdfast.stores import webhooks
 from holdfast.stores.logs import log_row
+from holdfast.stores.quarantine import REASON_LIMIT
 from holdfast.stores.sqlite import keep, read
 from holdfast.stores.sqlite.claim import Claims
 from holdfast.stores.sqlite.commit import commit
@@ -129,6 +131,20 @@ class SqliteStore:
     async def _write(self, action: Callable[[Turn], T], *, urgent: bool = False) -> T:
         return await self._opened().writer.perform(action, self._clock, urgent=urgent)
 
+    async def _sweep(self, action: Callable[[Session], T]) -> T:
+        """Read, and set the jobs aside that were left out because they are damaged."""
+        bad: dict[JobId, str] = {}
+
+        def reading(session: Session) -> T:
+            result = action(session)
+            bad.update(session.bad)
+            return result
+
+        result = await self._read(reading)
+        if bad:
+            await self._write(lambda turn: keep.quarantine(turn, bad))
+        return result
+
     async def clock(self) -> Clock:
         """Read the store's clock and epoch."""
         epoch = await self._read(keep.epoch)
@@ -154,7 +170,11 @@ class SqliteStore:
             self._seen_news[queues] = turn.news
             return self._claims.claim(turn, request)
 
-        return await self._write(action)
+        try:
+            return await self._write(action)
+        except (JobUnreadable, LawBroken):
+            # One damaged row made the claim fail for all: find it, set it aside, take the others.
+            return await self._write(lambda turn: self._claims.claim_carefully(turn, request))
 
     async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
         """Write each change where its revision still holds."""
@@ -201,14 +221,14 @@ class SqliteStore:
     async def due(self, *, limit: int = 500) -> Due:
         """List jobs whose lease, deadline, timeout or wait has run out."""
         now = self._clock()
-        found = await self._read(lambda session: keep.due_wakes(session, now, limit))
+        found = await self._sweep(lambda session: keep.due_wakes(session, now, limit))
         if found is not None:
             return found
         return await self._write(lambda turn: keep.due(turn, limit))
 
     async def owned(self, owner: str) -> list[Job]:
         """List what an owner holds; claims of which it holds nothing are not looked at again."""
-        jobs, over = await self._read(lambda session: read.owned(session, owner))
+        jobs, over = await self._sweep(lambda session: read.owned(session, owner))
         if over:
             await self._write(lambda turn: keep.close_claims(turn, over))
         return jobs
@@ -238,6 +258,19 @@ class SqliteStore:
     async def families(self, *, after: JobId | None = None, limit: int = 500) -> list[JobId]:
         """List jobs that have live children or wait for children."""
         return await self._read(lambda session: read.families(session, after, limit))
+
+    async def quarantine(self, ids: Sequence[JobId], *, reason: str) -> None:
+        """Keep jobs out of claims and sweeps."""
+        bad = dict.fromkeys(ids, reason[:REASON_LIMIT])
+        await self._write(lambda turn: keep.quarantine(turn, bad))
+
+    async def quarantined(self, *, after: JobId | None = None, limit: int = 100) -> Quarantine:
+        """List jobs that are set aside."""
+        return await self._read(lambda session: read.quarantined(session, after, limit))
+
+    async def release_quarantined(self, ids: Sequence[JobId]) -> int:
+        """Let jobs be claimed and swept again."""
+        return await self._write(lambda turn: keep.release_quarantined(turn, ids))
 
     async def counts(self, tenant: str | None = None) -> list[Count]:
         """Tell how many jobs are in which state."""
@@ -380,7 +413,7 @@ class SqliteStore:
         self, *, ended_before: int, after: JobId | None = None, look_at: int = 1000
     ) -> Aged:
         """List ended jobs that are not cleaned, among the next ones by id."""
-        return await self._read(lambda session: read.aged(session, ended_before, after, look_at))
+        return await self._sweep(lambda session: read.aged(session, ended_before, after, look_at))
 
     async def erase_bodies(self, ids: Sequence[JobId]) -> int:
         """Erase bodies of jobs that are being cleaned."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
 import apsw
 
-from holdfast.lifecycle.job import Job
+from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.policy import needs_key, needs_text, policy_key, policy_text
 from holdfast.lifecycle.states import CLAIMABLE
 from holdfast.stores.columns import Dictionary
+from holdfast.stores.quarantine import report_refused, report_set_aside
 from holdfast.stores.sqlite.session import SQL, Session, for_rows, is_set_based
 
 CHUNKS = (64, 8, 1)
@@ -94,6 +95,18 @@ class Turn(Session):
             self.counts, self.woken = counts, woken
             raise
         self.connection.execute("RELEASE alone")
+
+    def set_aside(self, bad: Mapping[JobId, str]) -> None:
+        """Keep damaged jobs out of claims and sweeps; log it once that is durable."""
+        for id_, reason in bad.items():
+            try:
+                with self.alone():
+                    marked = self.write("quarantine", [(id_.bytes, self.now, reason)])
+            except apsw.ConstraintError as error:
+                report_refused([id_], error)
+            else:
+                if marked:
+                    self.after_commit.append(partial(report_set_aside, {id_: reason}))
 
     def remember(self, jobs: Sequence[Job]) -> None:
         """Write the policies and needs that these jobs name, where they are new."""

@@ -35,6 +35,7 @@ from holdfast.testing.contract.keys import Keys
 from holdfast.testing.contract.living import Living
 from holdfast.testing.contract.logs import KeepingLogs
 from holdfast.testing.contract.operations import Operations
+from holdfast.testing.contract.quarantine import Quarantining
 from holdfast.testing.contract.reading import Reading
 from holdfast.testing.contract.submitting import Submitting
 from holdfast.testing.contract.summing import Summing
@@ -57,6 +58,7 @@ class StoreContract(
     Living,
     Reading,
     Sweeping,
+    Quarantining,
     Summing,
     Keeping,
     Announcing,

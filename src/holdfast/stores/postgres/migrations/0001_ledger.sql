@@ -83,10 +83,14 @@ CREATE TABLE jobs (
     result_digest bytea,
     error_code text,
     result_ptr text,
-    claim_order bigint GENERATED ALWAYS AS (CASE WHEN (state) = ANY ('{2,6,7}'::smallint[]) AND held_by IS NULL THEN run_at + CASE priority WHEN 1 THEN 0 WHEN 2 THEN 300000000 WHEN 3 THEN 1800000000 END END) STORED,
+    -- A row that could not be read or moved: kept out of claims and sweeps until it is repaired. No
+    -- part of the projection: no event says so.
+    quarantined_at bigint,
+    quarantine text,
+    claim_order bigint GENERATED ALWAYS AS (CASE WHEN (state) = ANY ('{2,6,7}'::smallint[]) AND held_by IS NULL AND quarantined_at IS NULL THEN run_at + CASE priority WHEN 1 THEN 0 WHEN 2 THEN 300000000 WHEN 3 THEN 1800000000 END END) STORED,
     -- A running job past its timeout is its owner's to kill; if that fell silent, a lease passes.
     wake_at bigint GENERATED ALWAYS AS (
-        CASE WHEN finished_at IS NULL THEN
+        CASE WHEN finished_at IS NULL AND quarantined_at IS NULL THEN
             least(deadline_at, CASE state WHEN 3 THEN timeout_at
                 WHEN 5 THEN run_at END)
         END) STORED,
@@ -129,6 +133,7 @@ CREATE INDEX jobs_live_children ON jobs (live_parent_id, id) WHERE live_parent_i
 CREATE INDEX jobs_gathering ON jobs (id) WHERE left(wait_for, 17) = 'holdfast:children';
 CREATE INDEX jobs_workflow ON jobs (workflow_id, id) WHERE workflow_id IS NOT NULL;
 CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
+CREATE INDEX jobs_quarantined ON jobs (id) WHERE quarantined_at IS NOT NULL;
 CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
 -- For lists. Not of the tenant and the queue that most jobs are of: these are met by a look at the
 -- newest, and whoever uses no others pays for neither index.
@@ -140,7 +145,7 @@ CREATE TRIGGER jobs_birth AFTER INSERT ON jobs FOR EACH ROW
     WHEN (NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.releases <> 0 OR NEW.state NOT IN (1, 2)
     OR NEW.updated_at <> NEW.created_at OR NEW.started_at IS NOT NULL OR NEW.signals IS NOT NULL)
     EXECUTE FUNCTION holdfast_refuse('a job that was not submitted');
-CREATE TRIGGER jobs_move AFTER UPDATE ON jobs FOR EACH ROW
+CREATE TRIGGER jobs_move AFTER UPDATE OF rev, state, attempt, failures, releases, epoch, owner, lease_expires_at, timeout_at, run_at, held_by, cancel_requested, wait_for, signals, late_results, updated_at, started_at, finished_at, result_digest, error_code, exit_code, result_ptr, letter, retention, beats, version ON jobs FOR EACH ROW
     WHEN (NOT CASE NEW.rev - OLD.rev
         WHEN 1 THEN (OLD.state * 16 + NEW.state) = ANY ('{17,18,26,27,28,29,34,35,42,43,44,45,51,52,54,55,57,58,59,61,68,69,70,71,72,73,74,75,77,82,85,90,91,99,102,106,107,109,114,115,119,121,122,123,125,136,153,170,187,204,221}'::smallint[])
         ELSE NEW.rev > OLD.rev AND (OLD.state * 16 + NEW.state) = ANY ('{52,53,54,55,56,57,58,59,61,68,69,70,71,72,73,74,75,77,82}'::smallint[]) END

@@ -163,6 +163,29 @@ async def test_a_problem_names_the_field(
     assert detail in reply["detail"]
 
 
+@pytest.mark.parametrize(
+    "media", [None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
+)
+async def test_a_write_takes_json_that_says_so(http: httpx.AsyncClient, media: str | None) -> None:
+    """Any other type, or none, a browser sends for any page without asking the server first."""
+    headers = {} if media is None else {"content-type": media}
+    reply = await http.post("/v1/jobs", content=b'{"task": "t"}', headers=headers)
+    assert (reply.status_code, reply.json()["code"]) == (415, "unsupported_media")
+    assert "Content-Type: application/json" in reply.json()["detail"]
+    for good in ("application/json", "application/json; charset=utf-8", "application/vnd.x+json"):
+        reply = await http.post(
+            "/v1/jobs", content=b'{"task": "t"}', headers={"content-type": good}
+        )
+        assert reply.status_code == 201
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/healthz", "/nothing", "/metrics"])
+async def test_no_answer_is_kept_or_guessed_at(http: httpx.AsyncClient, path: str) -> None:
+    reply = await http.get(path)
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert reply.headers["cache-control"] == "no-store"
+
+
 RULES: dict[str, tuple[dict[str, Any], str]] = {
     "an empty task": ({"task": ""}, "task"),
     "a long queue": ({"queue": "q" * 201}, "queue"),

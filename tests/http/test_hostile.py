@@ -128,7 +128,8 @@ def test_a_bomb_is_not_unpacked(served: Running) -> None:
 
 
 def test_a_body_without_a_length_ends_at_the_limit(served: Running) -> None:
-    head = b"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n"
+    head += b"Content-Type: application/json\r\n\r\n"
     chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
     reply = asked(served, head + chunk * 200)
     # It may be gone before it is read: then the connection is, too.

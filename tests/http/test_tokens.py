@@ -447,6 +447,16 @@ async def test_on_this_machine_it_works_without_tokens_until_there_is_one(
         {"host": "localhost", "origin": ""},
         {"host": "192.168.0.7:8080"},
         {"host": "[broken"},
+        {},
+        {"host": "evil.example@127.0.0.1"},
+        {"host": "evil.example#@127.0.0.1"},
+        {"host": "127.0.0.1:8080", "origin": "http://127.0.0.1:3000"},
+        {"host": "127.0.0.1:8080", "origin": "http://localhost:8080"},
+        {"host": "127.0.0.1:8080", "origin": "https://127.0.0.1:8080"},
+        {"host": "127.0.0.1", "origin": "null"},
+        {"host": "127.0.0.1", "sec-fetch-site": "cross-site"},
+        {"host": "127.0.0.1", "sec-fetch-site": "same-site"},
+        {"host": "127.0.0.1", "origin": "http://127.0.0.1", "sec-fetch-site": "Same-Site"},
     ],
     ids=str,
 )
@@ -462,7 +472,10 @@ async def test_a_page_from_elsewhere_cannot_use_the_open_door(
     [
         {"host": "localhost:8080"},
         {"host": "[::1]:8080"},
-        {"host": "127.0.0.1", "origin": "http://localhost:3000"},
+        {"host": "127.0.0.1", "origin": "http://127.0.0.1"},
+        {"host": "localhost:8080", "origin": "http://localhost:8080"},
+        {"host": "localhost:8080", "sec-fetch-site": "same-origin"},
+        {"host": "localhost:8080", "sec-fetch-site": "none"},
     ],
     ids=str,
 )
@@ -470,6 +483,23 @@ async def test_a_program_on_this_machine_uses_the_open_door(
     memory: SqliteStore, headers: dict[str, str]
 ) -> None:
     assert await Open(memory, Tokens(memory)).caller(Headers(headers))
+
+
+@pytest.mark.parametrize(
+    "header", ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"]
+)
+async def test_a_proxy_on_this_machine_does_not_open_the_door_to_the_network(
+    memory: SqliteStore, header: str
+) -> None:
+    forwarded = Headers({"host": "127.0.0.1:8080", header: "203.0.113.9"})
+    with pytest.raises(Forbidden, match="holdfast token create"):
+        await Open(memory, Tokens(memory)).caller(forwarded)
+
+
+async def test_a_second_host_does_not_hide_behind_the_first(memory: SqliteStore) -> None:
+    twice = Headers(raw=[(b"host", b"127.0.0.1"), (b"host", b"evil.example")])
+    with pytest.raises(Forbidden):
+        await Open(memory, Tokens(memory)).caller(twice)
 
 
 LOOPBACK = {

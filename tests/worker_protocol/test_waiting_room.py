@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, cast
 
 from holdfast.ports import Claimed, ClaimRequest, Store
@@ -44,9 +45,10 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def stays() -> bool:
-    """Say that a worker is still there."""
-    return False
+@asynccontextmanager
+async def stays() -> AsyncIterator[asyncio.Event]:
+    """Watch a worker that stays."""
+    yield asyncio.Event()
 
 
 def wish(owner: str, queue: str = "default", **more: Any) -> ClaimRequest:
@@ -92,17 +94,29 @@ async def test_those_who_want_something_else_look_for_themselves() -> None:
 async def test_nothing_is_claimed_for_whoever_went_away() -> None:
     counter = Counter()
     room = WaitingRoom(cast("Store", counter))
-    left = False
-
-    async def gone() -> bool:
-        return left
-
-    waiting = asyncio.create_task(room.claim(wish("ann"), LONG, gone))
+    left = asyncio.Event()
+    waiting = asyncio.create_task(room.claim(wish("ann"), LONG, lambda: nullcontext(left)))
     await turns()
-    left = True
+    left.set()
     counter.come(JOB)
     assert await waiting == []
     assert counter.due == [JOB]
+
+
+async def test_whoever_went_away_keeps_no_place_in_line() -> None:
+    counter = Counter()
+    room = WaitingRoom(cast("Store", counter))
+    left = asyncio.Event()
+    first = asyncio.create_task(room.claim(wish("ann"), LONG, stays))
+    await turns()
+    second = asyncio.create_task(room.claim(wish("bob"), LONG, lambda: nullcontext(left)))
+    await turns()
+    left.set()
+    async with asyncio.timeout(30):
+        assert await second == []
+    counter.come(JOB)
+    assert await first == [JOB]
+    assert room._lines == {}
 
 
 async def test_a_claim_that_does_not_wait_or_whose_time_is_up_is_answered() -> None:

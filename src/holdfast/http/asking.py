@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote
 
@@ -12,10 +12,12 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from holdfast.errors import BadData, StoreUnavailable, Unauthorized
-from holdfast.http.bodies import read_body
+from holdfast.http.bodies import check_media, read_json
+from holdfast.http.body_budget import BodyBudget
 from holdfast.http.ending import Ending
-from holdfast.http.guard import request_id_of
+from holdfast.http.guard import at_end_of, request_id_of
 from holdfast.http.live import Live
+from holdfast.http.places import Places
 from holdfast.http.rates import Rates
 from holdfast.http.scopes import Caller, Scope
 from holdfast.lifecycle.payload import check_text
@@ -44,6 +46,8 @@ class House(Struct, frozen=True, kw_only=True):
     session: Session
     doorkeeper: Doorkeeper
     rates: Rates
+    places: Places
+    bodies: BodyBudget
     live: Live
     tasks: Mapping[str, Task[Any, Any]]
     meters: Meters
@@ -116,6 +120,13 @@ class Ask(Struct, frozen=True, kw_only=True):
         if caller != self.caller:
             raise Unauthorized("the token stands for something else by now")
 
+    async def patiently(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Await something that may take long; None if the server ends or the client leaves first.
+
+        A long poll whose client has left gives its place back at once.
+        """
+        return await self.house.ending.unless(work, self.request.receive)
+
     async def submit(self, wanted: Sequence[Wanted]) -> list[Answer]:
         """Submit jobs, into queues that the token covers."""
         for one in wanted:
@@ -134,7 +145,9 @@ class Ask(Struct, frozen=True, kw_only=True):
 
     async def body(self, kind: type[T]) -> T:
         """Read the request's JSON."""
-        return await read_body(self.request, kind)
+        check_media(self.request)
+        text = await self.house.bodies.read(self.request, self.caller.token)
+        return read_json(text, kind)
 
 
 def asking(scope: Scope) -> Any:
@@ -146,6 +159,7 @@ def asking(scope: Scope) -> Any:
         caller = await house.doorkeeper.caller(request.headers)
         house.rates.take(caller.token)
         caller.demand(scope)
+        house.places.take(caller, at_end_of(request))
         return Ask(request=request, caller=caller, house=house)
 
     let_in.scope = scope  # type: ignore[attr-defined]

@@ -20,12 +20,6 @@ JSON = "application/json"
 _encoder = msgspec.json.Encoder()
 
 
-async def read_body(request: Request, kind: type[T]) -> T:
-    """Read a JSON body as `kind`."""
-    _check_media(request)
-    return read_json(await request.body(), kind)
-
-
 def read_json(text: bytes, kind: type[T], *, root: str = "$") -> T:
     """Read JSON text as `kind`; what does not fit is named, by its path from `root` on."""
     try:
@@ -84,10 +78,16 @@ def answer_job(record: Job, status: int = 200) -> Response:
     return answer(JobView.of(record), status, etag=f'"{record.rev}"')
 
 
-def _check_media(request: Request) -> None:
-    media = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+def check_media(request: Request) -> None:
+    """Refuse a body that is not announced as JSON.
+
+    Without that header a browser sends a body to any address, for any page, without asking first.
+    """
+    said = request.headers.get("content-type")
+    media = (said or "").partition(";")[0].strip().lower()
     if media != JSON and not media.endswith("+json"):
-        raise UnsupportedMedia(f"the body must be {JSON}, not {media!r}")
+        what = "the request has no Content-Type" if not media else f"the body is {media!r}"
+        raise UnsupportedMedia(f"{what}; send JSON with `Content-Type: {JSON}`")
 
 
 _DECODERS: dict[Any, msgspec.json.Decoder[Any]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -27,6 +28,20 @@ KNOWN_LIMIT = 10_000
 """How many tokens a server remembers at once."""
 _NOBODYS = bytes(32)
 _HOW = "`holdfast token create NAME --role admin` makes one"
+
+_HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[0-9a-zA-Z.-]+)(?::[0-9]{1,5})?")
+"""What a Host header may be: a name or an address, and a port; no user, path or fragment."""
+_FOREIGN_SITES = frozenset({"cross-site", "same-site"})
+_FORWARDED = (
+    "forwarded",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-forwarded-server",
+    "x-real-ip",
+)
+"""What a proxy adds: whoever is behind it need not be on this machine."""
 
 Monotonic = Callable[[], float]
 
@@ -224,22 +239,33 @@ def _shown(headers: Headers) -> tuple[str, bytes]:
 
 
 def _check_local(headers: Headers) -> None:
-    """Refuse what a browser was talked into: a page from elsewhere, or a name that was rebound.
+    """Refuse what others had a browser or a proxy of this machine send.
 
-    Such a request comes from this machine too, and nobody on it meant to send it.
+    Such a request comes from this machine too, and nobody on it meant to send it: a page of
+    another origin (other ports of this machine among them), a name that was rebound to loopback,
+    or a proxy that answers the network.
     """
-    named = [f"//{headers.get('host', '')}", *headers.getlist("origin")]
-    if not all(_is_local(address) for address in named):
-        raise Forbidden(
-            "without tokens this server answers programs on its own machine, by its own name; "
-            f"for others, {_HOW}"
-        )
+    hosts = headers.getlist("host")
+    if len(hosts) != 1 or not _is_local(hosts[0]):
+        raise _not_local("the Host header must name this machine (127.0.0.1, ::1 or localhost)")
+    if any(origin != f"http://{hosts[0]}" for origin in headers.getlist("origin")):
+        raise _not_local("the request comes from a page of another origin")
+    if any(site.lower() in _FOREIGN_SITES for site in headers.getlist("sec-fetch-site")):
+        raise _not_local("the request comes from a page of another origin")
+    if any(name in headers for name in _FORWARDED):
+        raise _not_local("the request was forwarded by a proxy")
+
+
+def _not_local(why: str) -> Forbidden:
+    return Forbidden(
+        f"{why}; while there are no tokens, the server answers only programs on its own machine. "
+        f"To let others in: {_HOW}"
+    )
 
 
 @lru_cache(maxsize=1024)
-def _is_local(address: str) -> bool:
-    """Judge once: the same names come with every request."""
-    try:
-        return is_loopback(urlsplit(address).hostname or "")
-    except ValueError:
+def _is_local(host: str) -> bool:
+    """Judge a Host header, once: the same names come with every request."""
+    if _HOST.fullmatch(host) is None:
         return False
+    return is_loopback(urlsplit(f"//{host}").hostname or "")

@@ -14,6 +14,7 @@ from holdfast.http.bodies import answer
 from holdfast.http.bookmarks import Epoch
 from holdfast.http.documents import documented
 from holdfast.http.feed import OLDEST, Wish
+from holdfast.http.guard import at_end_of
 from holdfast.http.names import Name
 from holdfast.http.scopes import Scope
 from holdfast.http.streams import MEDIA, EventStream, wants_stream
@@ -56,7 +57,7 @@ async def get_job_events(
         raise BadData(f"job {job} is at revision {record.rev}, not yet at {after}")
     if record.terminal and after == record.rev:
         return Response(status_code=204)
-    ask.house.live.admit()
+    ask.house.live.admit(ask.caller, at_end_of(ask.request))
     return _stream(ask, ask.house.live.of_job(record, after))
 
 
@@ -84,7 +85,7 @@ async def get_events(  # noqa: PLR0917  what a query string may say
     streaming = wants_stream(ask.request)
     cursor = await _place(ask, epoch, (streaming and last_event_id) or after)
     if streaming:
-        live.admit()
+        live.admit(ask.caller, at_end_of(ask.request))
         return _stream(ask, live.of_all(wish, cursor, epoch))
     stretch = await live.feed.wanted(wish, cursor, limit=limit)
     events = [one.event for one in stretch.events]

@@ -1,14 +1,14 @@
-"""What every request passes before a route sees it: its name, its size, its pace, its errors.
+"""What every request passes before a route sees it: its name, its place, its errors.
 
 Plain ASGI: it costs a request little, and also holds where no route is found.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,7 +18,6 @@ from holdfast.errors import (
     Overloaded,
     ServerFailed,
     TooLarge,
-    TooSlow,
     UnsupportedMedia,
 )
 from holdfast.http.limits import Limits
@@ -35,7 +34,7 @@ SPARED = ("/healthz", "/readyz", "/metrics")
 
 
 class Guard:
-    """Names each request, reads its body within bounds, and tells errors as problems."""
+    """Names each request, bounds their number, and reports errors as problems."""
 
     def __init__(self, app: ASGIApp, limits: Limits, meters: DoorMeters) -> None:
         """Stand before `app`."""
@@ -61,14 +60,16 @@ class Guard:
             if message["type"] == "http.response.start":
                 reach("http.answering")
                 begun = message["status"]
-                message["headers"] = [*message["headers"], (REQUEST_ID, request_id.encode())]
+                message["headers"] = _with_ours(message["headers"], request_id)
             await send(message)
 
         self._meters.under_way += 1
         try:
-            self._check_room(scope["path"])
-            body = await self._read(headers, receive)
-            await self._app(scope, _once(body, receive), told)
+            with ExitStack() as at_end:
+                scope["state"]["at_end"] = at_end
+                self._check_room(scope["path"])
+                self._check_body(headers)
+                await self._app(scope, receive, told)
         except Exception as error:
             # What has begun to answer can only break off.
             if begun:
@@ -84,45 +85,34 @@ class Guard:
         if self._meters.under_way > self._limits.requests and path not in SPARED:
             raise Overloaded(f"{self._limits.requests:,} requests are under way already")
 
-    async def _read(self, headers: Mapping[bytes, str], receive: Receive) -> bytes:
-        """Read the whole body: no route begins before its request is there and within bounds."""
+    def _check_body(self, headers: Mapping[bytes, str]) -> None:
+        """Refuse what no route would read; what it may read is read once the caller is known."""
         if headers.get(b"content-encoding", "identity").strip().lower() != "identity":
-            raise UnsupportedMedia("compressed bodies are not taken")
+            raise UnsupportedMedia("compressed bodies are not accepted")
         announced = headers.get(b"content-length", "0")
         if announced.isdigit() and int(announced) > self._limits.body_bytes:
-            raise self._too_large()
-        if announced == "0" and b"transfer-encoding" not in headers:
-            return b""
-        try:
-            async with asyncio.timeout(self._limits.body_seconds):
-                return await self._collect(receive)
-        except TimeoutError as error:
-            raise TooSlow(
-                f"the body was not there within {self._limits.body_seconds:g} s"
-            ) from error
+            raise TooLarge(f"the limit of a body is {self._limits.body_bytes:,} bytes")
 
-    async def _collect(self, receive: Receive) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise TooSlow("the client went away before its body was there")
-            part: bytes = message.get("body", b"")
-            size += len(part)
-            if size > self._limits.body_bytes:
-                raise self._too_large()
-            parts.append(part)
-            if not message.get("more_body", False):
-                return b"".join(parts)
 
-    def _too_large(self) -> TooLarge:
-        return TooLarge(f"the limit of a body is {self._limits.body_bytes:,} bytes")
+def _with_ours(
+    headers: Sequence[tuple[bytes, bytes]], request_id: str
+) -> list[tuple[bytes, bytes]]:
+    """Add what every answer carries: the request's id, and not to guess its type or keep it."""
+    made = [*headers, (REQUEST_ID, request_id.encode()), (b"x-content-type-options", b"nosniff")]
+    if not any(name == b"cache-control" for name, _ in headers):
+        made.append((b"cache-control", b"no-store"))
+    return made
 
 
 def _route(scope: Scope) -> str:
     """Tell which route was asked, by its pattern; what there is none for is one thing."""
     return getattr(scope.get("route"), "path", None) or OTHER
+
+
+def at_end_of(request: Request) -> ExitStack:
+    """Return what is called once a request has been answered."""
+    stack: ExitStack = request.scope["state"]["at_end"]
+    return stack
 
 
 def request_id_of(request: Request) -> str:
@@ -144,17 +134,3 @@ def _named(given: str | None) -> str:
     if given and len(given) <= 128 and given.isascii() and given.isprintable():
         return given
     return mint_request()
-
-
-def _once(body: bytes, receive: Receive) -> Receive:
-    """Hand the body over, then whatever the connection says."""
-    waiting = True
-
-    async def replayed() -> Message:
-        nonlocal waiting
-        if waiting:
-            waiting = False
-            return {"type": "http.request", "body": body, "more_body": False}
-        return await receive()
-
-    return replayed

@@ -184,7 +184,7 @@ async def get_result(
     ending = None
     with suppress(ResultTimeout):
         outcome = ask.jobs.outcome(job, wait)
-        ending = await (ask.house.ending.unless(outcome) if wait else outcome)
+        ending = await (ask.patiently(outcome) if wait else outcome)
     if ending is None:
         return answer_job(await ask.jobs.get(job), 202)
     told = ending.outcome
@@ -319,5 +319,5 @@ async def _awaited(ask: Ask, job: str, wait: float) -> Job:
     record = None
     with suppress(ResultTimeout):
         if wait:
-            record = await ask.house.ending.unless(ask.jobs.ended(job, wait))
+            record = await ask.patiently(ask.jobs.ended(job, wait))
     return record or await ask.jobs.get(job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import msgspec
 
@@ -12,13 +12,14 @@ from holdfast.errors import RateLimited
 from holdfast.flow.history import complete
 from holdfast.http.bookmarks import Bookmarks, Epoch
 from holdfast.http.feed import Feed, Stretch, Wish
+from holdfast.http.places import Places
+from holdfast.http.scopes import Caller
 from holdfast.http.streams import Pace, block, comment, end, place
 from holdfast.lifecycle.job import Job, LoggedEvent
 from holdfast.lifecycle.states import BEATS, TERMINAL
 from holdfast.services.session import Session
 
 PAGE_EVENTS = 500
-MOST_STREAMS = 1000
 SHARED_TEXTS = 64
 """Of the feed, for listeners that want the same."""
 
@@ -26,22 +27,24 @@ SHARED_TEXTS = 64
 class Live:
     """All streams of one server."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, most_streams: int) -> None:
         """Take the session; nobody listens yet."""
         self.pace = Pace()
-        self.most_streams = MOST_STREAMS
+        self.most_streams = most_streams
+        self._places = Places("streams", most_streams)
         self.feed = Feed(session.store)
         self.bookmarks = Bookmarks(session.store)
         self.streams = 0
         self._session = session
         self._texts: dict[tuple[Wish, int, str, str], bytes] = {}
 
-    def admit(self) -> None:
-        """Refuse one stream too many; each holds a connection for as long as it likes."""
+    def admit(self, caller: Caller, at_end: ExitStack) -> None:
+        """Refuse one stream too many, of all or of one token or tenant; each may last for ever."""
         if self.streams >= self.most_streams:
             raise RateLimited(
                 f"{self.streams:,} streams are open, the most there may be", retry_in=5.0
             )
+        self._places.take(caller, at_end)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

@@ -28,6 +28,7 @@ from holdfast.http import (
 )
 from holdfast.http.asking import Doorkeeper, House
 from holdfast.http.bodies import unfit
+from holdfast.http.body_budget import BodyBudget
 from holdfast.http.documents import openapi
 from holdfast.http.ending import Ending
 from holdfast.http.express import Express
@@ -36,6 +37,7 @@ from holdfast.http.limits import Limits
 from holdfast.http.live import Live
 from holdfast.http.names import shown
 from holdfast.http.opening import Beside, opened
+from holdfast.http.places import Places
 from holdfast.http.problems import problem_response
 from holdfast.http.rates import Rates
 from holdfast.outside import Outside
@@ -83,7 +85,9 @@ def make_server(
         session=session,
         doorkeeper=doorkeeper,
         rates=Rates(limits),
-        live=Live(session),
+        places=Places("requests", limits.requests),
+        bodies=BodyBudget(limits),
+        live=Live(session, limits.streams),
         tasks=tasks or {},
         meters=meters,
         depths=Depths(meters),

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.errors import HoldfastError, RateLimited, StoreUnavailable, TooSlow
-from holdfast.http.ending import Ending
+from holdfast.http.ending import Ending, left
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +98,8 @@ class EventStream(Response):
         """Send all of it, then the reason why that is all."""
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
-        work = (_left(receive), self._send_all(send), self._check_on(), self._ending.wait())
-        left, sent, refused, closed = tasks = [asyncio.create_task(one) for one in work]
+        work = (left(receive), self._send_all(send), self._check_on(), self._ending.wait())
+        gone, sent, refused, closed = tasks = [asyncio.create_task(one) for one in work]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -107,7 +107,7 @@ class EventStream(Response):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if left in ended:
+        if gone in ended:
             return
         error = next((task.exception() for task in (sent, refused) if task in ended), None)
         words = CLOSING if ended == [closed] else _last_words(error)
@@ -147,8 +147,3 @@ def _last_words(error: BaseException | None) -> bytes | None:
         return end(error.reason_code, str(error))
     log.error("a stream failed", exc_info=error)
     return end("server_failed", "the server failed by itself")
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -7,6 +7,7 @@ that it was minted for, and no other token speaks for it. So a worker outlives i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from logging import getLevelNamesMapping
 from typing import Annotated, Literal
 from uuid import UUID
@@ -219,11 +220,8 @@ async def claim_jobs(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
         capabilities=frozenset(wanted.capabilities),
     )
     await house.attendance.note(request.owner)
-
-    async def gone() -> bool:
-        return ask.house.ending.begun or await ask.request.is_disconnected()
-
-    claimed = await house.waiting_room.claim(request, wanted.wait_seconds, gone)
+    watched = partial(ask.house.ending.watched, ask.request.receive)
+    claimed = await house.waiting_room.claim(request, wanted.wait_seconds, watched)
     jobs = [await assign(house.store, one) for one in claimed]
     return answer(Assignments(jobs=[job for job in jobs if job is not None]))
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeAlias
 
 from holdfast.identity import jitter
 from holdfast.ports import Claimed, ClaimRequest, Store
+
+Watched: TypeAlias = Callable[[], AbstractAsyncContextManager[asyncio.Event]]
+"""Watches a client while the block runs, and gives an event that is set once it has left."""
 
 POLL_SECONDS = 0.5
 """How long one waits for news of work; a job that becomes due by its time brings none."""
@@ -29,18 +33,19 @@ class WaitingRoom:
         self._lines: dict[Hashable, _Line] = {}
 
     async def claim(
-        self, request: ClaimRequest, wait_seconds: float, gone: Callable[[], Awaitable[bool]]
+        self, request: ClaimRequest, wait_seconds: float, watched: Watched
     ) -> list[Claimed]:
         """Claim; wait for something to come if nothing is due. Empty when the time is up.
 
-        `gone` is asked before each further look: for whoever has left, nothing is claimed.
+        `watched` is entered only to wait, and gives what is set once the client has left: nothing
+        more is claimed for it, and its place in line is free at once.
         """
         until = time.monotonic() + wait_seconds
         jobs = await self._store.claim(request)
         if jobs or wait_seconds <= 0:
             return jobs
-        async with self._first_of_line(request, until) as first:
-            while first and time.monotonic() < until and not await gone():
+        async with watched() as gone, self._first_of_line(request, until, gone) as first:
+            while first and time.monotonic() < until and not gone.is_set():
                 if jobs := await self._store.claim(request):
                     break
                 left = until - time.monotonic()
@@ -49,14 +54,16 @@ class WaitingRoom:
         return jobs
 
     @asynccontextmanager
-    async def _first_of_line(self, request: ClaimRequest, until: float) -> AsyncIterator[bool]:
+    async def _first_of_line(
+        self, request: ClaimRequest, until: float, gone: asyncio.Event
+    ) -> AsyncIterator[bool]:
         """Stand in line; tells whether one's turn came before the time was up."""
         key = (frozenset(request.queues), request.capabilities, request.tenant)
         line = self._lines.setdefault(key, _Line())
         line.people += 1
         first = False
         try:
-            first = await _acquired(line.turn, until)
+            first = await _acquired(line.turn, until, gone)
             yield first
         finally:
             if first:
@@ -74,9 +81,17 @@ class _Line:
         self.people = 0
 
 
-async def _acquired(lock: asyncio.Lock, until: float) -> bool:
+async def _acquired(lock: asyncio.Lock, until: float, gone: asyncio.Event) -> bool:
+    acquiring, leaving = asyncio.create_task(lock.acquire()), asyncio.create_task(gone.wait())
     try:
-        async with asyncio.timeout(until - time.monotonic()):
-            return await lock.acquire()
-    except TimeoutError:
-        return False
+        limit = max(0.0, until - time.monotonic())
+        first = asyncio.FIRST_COMPLETED
+        await asyncio.wait({acquiring, leaving}, timeout=limit, return_when=first)
+    except asyncio.CancelledError:
+        if acquiring.done():
+            lock.release()
+        raise
+    finally:
+        acquiring.cancel()
+        leaving.cancel()
+    return acquiring.done()

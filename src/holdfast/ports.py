@@ -6,7 +6,7 @@ same order. Times are microseconds of the store's own clock, the only one that j
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
@@ -103,6 +103,11 @@ class Rejected(Struct, frozen=True, kw_only=True):
 
 
 Outcome: TypeAlias = Committed | Lost | Rejected
+
+DecideLocked: TypeAlias = Callable[[Job, Sequence[LoggedEvent]], Sequence[Change]]
+"""Returns the changes to commit, given a job's current record and the events that led to it."""
+LOCKED_EVENTS = 1000
+"""Maximum number of events that a locked commit reads."""
 
 
 class Query(Struct, frozen=True, kw_only=True):
@@ -395,6 +400,21 @@ class Jobs(Protocol):
         Consecutive changes of one job fold into one row update with an event each: all or none.
         A change's submits are inserted if and only if it was accepted, and so are the marks that
         `lifecycle.family` asks for: a family is never left without the look that a change needs.
+        """
+
+    async def commit_locked(
+        self, id: JobId, decide: DecideLocked, *, after: int | None = None
+    ) -> Outcome:
+        """Lock one job, decide on its current record, and commit, in one transaction.
+
+        For a job that changes so often that compare-and-sets keep missing: nobody else writes to
+        the job between the decision and the commit, and writers that wait get their turn in order.
+        `decide` also receives the events after revision `after`; where there are more than
+        `LOCKED_EVENTS` it is not called. It must be pure, must not block, and may be called more
+        than once, from any thread. Its changes must all be of this job and follow each other.
+
+        `Lost` with the current record where nothing was decided, or where a change is fenced and
+        its lease has passed; `Lost(None)` where there is no such job.
         """
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:

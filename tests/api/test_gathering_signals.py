@@ -10,10 +10,10 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import BadData, LawBroken, Refused, StoreBroken, StoreUnavailable
-from holdfast.flow.intervene import SIGNAL_REBASES
 from holdfast.jobs import JobHandle
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Change, JobId
+from holdfast.lifecycle.rebase import REBASES
 from holdfast.lifecycle.states import State
 from holdfast.services import gathering
 from holdfast.testing.acts import claim, do
@@ -63,7 +63,7 @@ async def test_each_of_them_wakes_the_job_that_waits_for_it_in_the_same_commit(
 
 async def test_signals_to_one_job_at_once_are_all_there(jobs: list[JobHandle[Any]]) -> None:
     # More than a command is decided anew where others came first.
-    names = [f"s{number}" for number in range(SIGNAL_REBASES + 20)]
+    names = [f"s{number}" for number in range(REBASES + 115)]
     await asyncio.gather(*(jobs[0].signal(name) for name in names))
     assert sorted(await signals_of(jobs[0])) == sorted(names)
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.flow.intervene import cancel, signal
+from holdfast.flow.intervene import cancel, resolve, signal
 from holdfast.flow.perform import perform
 from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.job import Actor
 from holdfast.lifecycle.states import Cancel, State
 from holdfast.ports import Store
 from tests.flow.test_perform import PEOPLE, Interrupting, claimed, submitted
@@ -47,6 +48,53 @@ async def test_a_job_that_is_released_at_that_moment_is_still_cancelled(store: S
 
     racing: Any = Interrupting(store, release, 1)
     assert (await cancel(racing, job.id, PEOPLE)).state is State.CANCELLED
+
+
+async def test_a_cancel_is_not_refused_because_the_job_is_busy(either_store: Store) -> None:
+    store = either_store
+    await submitted(store)
+    job, owner = await claimed(store)
+    await perform(store, job.id, c.Start(actor=owner))
+
+    async def report() -> None:
+        await perform(store, job.id, c.Progress(actor=owner, body=b"1"))
+
+    busy: Any = Interrupting(store, report, 99)
+    assert (await cancel(busy, job.id, PEOPLE)).cancel_requested is Cancel.SOFT
+
+
+async def test_a_cancel_is_not_refused_because_the_job_changes_hands_all_the_time(
+    either_store: Store,
+) -> None:
+    store = either_store
+    job = await submitted(store)
+    held: list[Actor] = []
+
+    async def change_hands() -> None:
+        if held:
+            await perform(store, job.id, c.Release(actor=held.pop()))
+        else:
+            held.append((await claimed(store))[1])
+
+    restless: Any = Interrupting(store, change_hands, 18)
+    after = await cancel(restless, job.id, PEOPLE)
+    assert after.state is State.CANCELLED or after.cancel_requested is Cancel.SOFT
+
+
+async def test_an_answer_about_a_step_is_not_refused_because_the_job_is_busy(
+    either_store: Store,
+) -> None:
+    store = either_store
+    await submitted(store)
+    job, owner = await claimed(store)
+    await perform(store, job.id, c.Start(actor=owner))
+    await perform(store, job.id, c.Wait(actor=owner, signal="resolve:pay"))
+
+    async def note() -> None:
+        await signal(store, job.id, PEOPLE, "note")
+
+    busy: Any = Interrupting(store, note, 99)
+    assert (await resolve(busy, job.id, PEOPLE, "pay", happened=False)).state is State.QUEUED
 
 
 async def test_cancelling_what_has_ended_changes_nothing(store: Store) -> None:

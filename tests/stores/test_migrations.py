@@ -147,6 +147,7 @@ DIFFERENT_BLOCKS = {
     "postgres leaves out of a commit what no change of the batch needs": {
         "commit_rest", "commit_beats", "commit_marks", "submit_marks",
     },
+    "sqlite has one writer, which needs no lock to read what it is about to change": {"lock_job"},
     "sqlite has no locks to spare, so it merges ranges as they are": {
         "claim_arm", "claim_arm_of",
     },

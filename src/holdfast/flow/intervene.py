@@ -5,22 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from holdfast.errors import BadData, Refused, StaleRevision, StoreError, about
+from holdfast.errors import BadData, NoSuchJob, Refused, StoreError, about
 from holdfast.flow.children import tend
 from holdfast.flow.harden import harden
 from holdfast.flow.perform import check_revision, event_of, perform
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import RESERVED, RESOLVE, Actor, Job, JobId
+from holdfast.lifecycle.job import RESERVED, RESOLVE, Actor, Job, JobId, Refusal
 from holdfast.lifecycle.payload import check_text, encode_body
 from holdfast.lifecycle.states import OWNED
 from holdfast.lifecycle.states import Cancel as Mode
 from holdfast.ports import Jobs, Store
-
-RESOLVE_TRIES = 5
-SIGNAL_REBASES = 100
-"""How often a signal is decided anew: a job that works through signals changes with each."""
-CANCEL_TRIES = 5
-"""How often a cancel looks again when the job gets or loses an owner at that very moment."""
 
 
 async def cancel(
@@ -42,34 +36,37 @@ async def cancel(
     if reason is not None:
         with about("reason"):
             check_text(reason, "reason", empty=True)
-    for _ in range(CANCEL_TRIES):
+
+    def choose(job: Job) -> c.Command:
+        kind = c.RequestCancel if job.state in OWNED else c.Cancel
+        mode = Mode.HARD if hard else Mode.SOFT
+        return kind(actor=actor, mode=mode, reason=reason, request_id=request_id)
+
+    while True:
         job = (await store.get([id]))[0]
-        if job is not None and await _done_before(store, job, actor, request_id):
+        if job is None:
+            raise NoSuchJob(f"no job {id}", job_id=str(id))
+        if await _done_before(store, job, actor, request_id):
             # Its way down the tree may have broken off; what was a soft request stays one.
             if hard and job.cancel_requested is Mode.HARD:
                 await harden(store, job, actor, reason)
             return job
-        if job is not None and job.terminal:
+        if job.terminal:
             check_revision(job, expected_rev)
             if hard:
                 await harden(store, job, actor, reason)
             return job
-        owned = job is not None and job.state in OWNED
-        kind = c.RequestCancel if owned else c.Cancel
-        mode = Mode.HARD if hard else Mode.SOFT
-        command = kind(actor=actor, mode=mode, reason=reason, request_id=request_id)
         try:
-            job = await perform(store, id, command, expected_rev=expected_rev)
+            job = await perform(store, id, choose(job), expected_rev=expected_rev, choose=choose)
         except Refused as error:
-            # It was claimed, released or ended between the look and the write: look again.
-            if error.reason_code not in ("illegal_transition", "terminal"):
+            # It ended between the look and the write: look again.
+            if error.reason_code != "terminal":
                 raise
             continue
         await _reach_children(store, id, actor)
         if hard:
             await harden(store, job, actor, reason)
         return job
-    raise Refused(f"job {id} changed hands {CANCEL_TRIES} times meanwhile", job_id=str(id))
 
 
 async def _done_before(store: Jobs, job: Job, actor: Actor, request_id: str | None) -> bool:
@@ -115,7 +112,6 @@ async def signal(
         command,
         expected_rev=expected_rev,
         follow=c.Resume(actor=actor),
-        rebases=SIGNAL_REBASES,
     )
 
 
@@ -146,29 +142,23 @@ async def resolve(
             store, id, actor, name, body, request_id=request_id, expected_rev=expected_rev
         )
     command = c.SignalJob(actor=actor, name=name, body=body, request_id=request_id)
-    for _ in range(RESOLVE_TRIES):
-        job = (await store.get([id]))[0]
-        if job is not None and job.wait_for != name:
-            if await _done_before(store, job, actor, request_id):
-                return job
-            raise _not_asked(job, step)
-        try:
-            rev = expected_rev if job is None or expected_rev is not None else job.rev
-            return await perform(store, id, command, expected_rev=rev, follow=c.Resume(actor=actor))
-        except StaleRevision:
-            if expected_rev is not None:
-                raise
-            continue  # it may have been told by somebody else, and then it is not for us
-    raise Refused(f"job {id} changed {RESOLVE_TRIES} times meanwhile", job_id=str(id))
+    return await perform(
+        store,
+        id,
+        command,
+        expected_rev=expected_rev,
+        follow=c.Resume(actor=actor),
+        # Somebody else may have answered meanwhile, and then it is not for us.
+        choose=lambda job: command if job.wait_for == name else _not_asked(job, step),
+    )
 
 
-def _not_asked(job: Job, step: str) -> Refused:
+def _not_asked(job: Job, step: str) -> Refusal:
     if (job.wait_for or "").startswith(RESOLVE):
         waits = f"asks about step {(job.wait_for or '').removeprefix(RESOLVE)!r}"
     else:
         waits = f"waits for {job.wait_for!r}" if job.wait_for else "waits for nothing"
-    return Refused(
-        f"job {job.public_id} ({job.state}) {waits}, not for what became of step {step!r}",
+    return Refusal(
         code="not_waiting",
-        job_id=job.public_id,
+        message=f"job {job.public_id} ({job.state}) {waits}, not for what became of step {step!r}",
     )

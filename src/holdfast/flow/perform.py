@@ -6,7 +6,9 @@ writes: it decides on the record that its last commit confirmed.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from typing import TypeAlias
 
 from holdfast.errors import (
     HoldfastError,
@@ -22,8 +24,12 @@ from holdfast.flow.history import event_pages
 from holdfast.lifecycle.commands import Command
 from holdfast.lifecycle.decide import Decision, decide
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, Refusal, Unchanged
+from holdfast.lifecycle.linked import with_correlation
 from holdfast.lifecycle.rebase import REBASES, rebase, same_request
 from holdfast.ports import Committed, Jobs, Lost, Rejected
+
+Choose: TypeAlias = Callable[[Job], Command | Refusal]
+"""Returns the command to carry out on a job as it is now, or why none is."""
 
 
 async def perform(
@@ -33,29 +39,96 @@ async def perform(
     *,
     expected_rev: int | None = None,
     follow: Command | None = None,
-    rebases: int = REBASES,
+    choose: Choose | None = None,
 ) -> Job:
     """Carry a command out, once, and return the record it led to.
 
     An `expected_rev` given by the caller is never rebased: if the job has moved on, it is told so.
-    `follow` is carried out in the same commit, if the law allows it upon the first. `rebases` is
-    how often it is decided anew when somebody else came first.
+    `follow` is carried out in the same commit, if the law allows it upon the first. `choose`
+    returns what to carry out instead of `command` on the record as it is then, or a refusal.
+
+    Never refused because the job is merely busy: after `REBASES` lost compare-and-sets it is
+    decided and written under the job's lock.
     """
     job = await _read(store, id)
-    if repeat := await _repeated(store, job, command):
+    wish = _Wish(command, follow, choose)
+    if repeat := await _repeated(store, job, wish):
         return repeat
     check_revision(job, expected_rev)
-    decision = decide(job, command)
-    for _ in range(rebases + 1):
+    decision = wish.decide(job)
+    for _ in range(REBASES + 1):
         change = _accepted(job, decision)
         if change is None:
             return job
-        changes = await correlated(store, [change, *_follow(change, follow)])
+        changes = await correlated(store, [change, *wish.following(change)])
         outcome = (await store.commit(changes))[-1]
         if not isinstance(outcome, Lost):
             return _written(job, outcome)
-        job, decision = await _decide_anew(store, change, outcome, command, expected_rev)
-    raise Refused(f"job {job.public_id} changed {rebases} times meanwhile", job_id=job.public_id)
+        job, decision = await _decide_anew(store, change, outcome, wish, expected_rev)
+    return await _perform_locked(store, job, wish)
+
+
+class _Wish:
+    """What is to be carried out on a job, decided on whatever its record is at the time."""
+
+    def __init__(self, command: Command, follow: Command | None, choose: Choose | None) -> None:
+        self._command = command
+        self._follow = follow
+        self._choose = choose
+
+    @property
+    def request_id(self) -> str | None:
+        return self._command.request_id
+
+    def is_told_by(self, event: LoggedEvent, job: Job) -> bool:
+        """Whether an event written under its request_id is what it asks for."""
+        chosen = self._command if self._choose is None else self._choose(job)
+        commands = [one for one in (self._command, chosen) if not isinstance(one, Refusal)]
+        return event.actor == self._command.actor.label and any(
+            same_request(event, command) for command in commands
+        )
+
+    def decide(self, job: Job) -> Decision:
+        chosen = self._command if self._choose is None else self._choose(job)
+        return chosen if isinstance(chosen, Refusal) else rebase(job, chosen)
+
+    def following(self, change: Change) -> list[Change]:
+        decision = None if self._follow is None else decide(change.next, self._follow)
+        return [decision] if isinstance(decision, Change) else []
+
+
+async def _perform_locked(store: Jobs, job: Job, wish: _Wish) -> Job:
+    """Carry it out under the job's lock, where nobody else can come first."""
+    [first] = await store.events(job.id, limit=1)
+    while True:
+        decision: Decision | None = None
+
+        def decide_on(current: Job, events: Sequence[LoggedEvent]) -> list[Change]:
+            nonlocal decision
+            decision = None
+            if wish.request_id in {event.request_id for event in events} - {None}:
+                return []
+            decision = wish.decide(current)
+            if not isinstance(decision, Change):
+                return []
+            changes = [decision, *wish.following(decision)]
+            return [with_correlation(change, first.correlation_id) for change in changes]
+
+        outcome = await store.commit_locked(job.id, decide_on, after=job.rev)
+        if not isinstance(outcome, Lost):
+            return _written(job, outcome)
+        current = outcome.current
+        if current is None:
+            raise NoSuchJob(f"job {job.public_id} is gone", job_id=job.public_id)
+        if isinstance(decision, Change):
+            raise _lease_passed(current)
+        if decision is not None:
+            _accepted(current, decision)
+            return current
+        # This very request was written meanwhile, or more came between than was looked at.
+        if repeat := await _repeated(store, current, wish):
+            return repeat
+        job = current
 
 
 async def _read(store: Jobs, id: JobId) -> Job:
@@ -65,19 +138,19 @@ async def _read(store: Jobs, id: JobId) -> Job:
     return job
 
 
-async def _repeated(store: Jobs, job: Job, command: Command) -> Job | None:
+async def _repeated(store: Jobs, job: Job, wish: _Wish) -> Job | None:
     """Answer a request_id that this job has seen: success if it is the same, else refused.
 
     The record was read first: what lands after this look makes the compare-and-set miss.
     """
-    if command.request_id is None:
+    if wish.request_id is None:
         return None
-    event = await event_of(store, job.id, command.request_id)
+    event = await event_of(store, job.id, wish.request_id)
     if event is None:
         return None
-    if event.actor != command.actor.label or not same_request(event, command):
+    if not wish.is_told_by(event, job):
         raise RequestIdReused(
-            f"request_id {command.request_id!r} already stands for {event.type} at revision "
+            f"request_id {wish.request_id!r} already stands for {event.type} at revision "
             f"{event.rev} of job {job.public_id}; use a new one",
             job_id=job.public_id,
         )
@@ -113,11 +186,6 @@ def _accepted(job: Job, decision: Decision) -> Change | None:
             return decision
 
 
-def _follow(change: Change, command: Command | None) -> list[Change]:
-    decision = None if command is None else decide(change.next, command)
-    return [decision] if isinstance(decision, Change) else []
-
-
 def refused(code: str, message: str, job_id: str) -> HoldfastError:
     """Turn the law's refusal into the error that callers catch."""
     kind = LeaseConflictError if code == "lease_lost" else Refused
@@ -131,7 +199,7 @@ def _written(job: Job, outcome: Committed | Rejected) -> Job:
 
 
 async def _decide_anew(
-    store: Jobs, change: Change, outcome: Lost, command: Command, expected_rev: int | None
+    store: Jobs, change: Change, outcome: Lost, wish: _Wish, expected_rev: int | None
 ) -> tuple[Job, Decision]:
     current = outcome.current
     if current is None:
@@ -139,9 +207,11 @@ async def _decide_anew(
     check_revision(current, expected_rev)
     if current.rev == change.record.rev:
         # The record is unchanged, so it was the lease that had passed by the store's clock.
-        raise LeaseConflictError(
-            f"the lease on job {current.public_id} has passed", job_id=current.public_id
-        )
-    if repeat := await _repeated(store, current, command):
+        raise _lease_passed(current)
+    if repeat := await _repeated(store, current, wish):
         return repeat, Unchanged(repeat)
-    return current, rebase(current, command)
+    return current, wish.decide(current)
+
+
+def _lease_passed(job: Job) -> LeaseConflictError:
+    return LeaseConflictError(f"the lease on job {job.public_id} has passed", job_id=job.public_id)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -20,7 +20,7 @@ from holdfast.errors import BadData, HoldfastError
 from holdfast.flow.finish import dead_letter
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide, is_owner
-from holdfast.lifecycle.job import Change, Draft, Job, Refusal, Unchanged
+from holdfast.lifecycle.job import Change, Draft, Job, LoggedEvent, Refusal, Unchanged
 from holdfast.lifecycle.linked import with_correlation
 from holdfast.lifecycle.rebase import REBASES
 from holdfast.lifecycle.states import OWNED
@@ -156,19 +156,63 @@ class Desk:
                 await self._settle_unsure(held)
         sent_at = time.monotonic()
         sent = [one for held in batch if (one := self._decide(held, sent_at)) is not None]
+        contended = [one for one in sent if one.held.rebases > REBASES]
+        if contended:
+            sent = [one for one in sent if one.held.rebases <= REBASES]
+            if not await self._commit_contended(contended):
+                self._put_back(sent)
+                return False
         if not sent:
             return True
         reach("commit.sending")
         try:
             outcomes = await self._store.commit([each for one in sent for each in one.changes])
         except HoldfastError as error:
-            self._put_back(sent, error)
+            self._failed(error)
+            self._put_back(sent, unsure=True)
             return False
         reach("commit.answered")
         self.trouble = None
         self._meters.committed(len(sent))
         self._settle_all(sent, outcomes, sent_at)
         return True
+
+    async def _commit_contended(self, contended: list[Sent]) -> bool:
+        """Commit what lost its compare-and-set again and again, each under its job's lock.
+
+        Somebody else writes to the job all the time, and the job is still this worker's: only a
+        decision that nobody can overtake is sure to be written.
+        """
+        for number, one in enumerate(contended):
+            sent_at = time.monotonic()
+            try:
+                locked, outcome = await self._commit_locked(one, sent_at)
+            except HoldfastError as error:
+                self._failed(error)
+                self._put_back([one], unsure=True)
+                self._put_back(contended[number + 1 :])
+                return False
+            self.trouble = None
+            self._meters.committed(1)
+            self._settle(locked, outcome, sent_at)
+        return True
+
+    async def _commit_locked(self, sent: Sent, now: float) -> tuple[Sent, Outcome]:
+        held, decided = sent.held, sent.changes
+        commands = held.commands[: sent.commands]
+
+        def decide_on(current: Job, _: Sequence[LoggedEvent]) -> list[Change]:
+            nonlocal decided
+            # Refused, or invalid by now: the desk decides it again on this record, and reports it.
+            try:
+                changes, refused = _fold(held, current, commands, now)
+            except BadData:
+                return []
+            decided = changes if refused is None else []
+            return decided
+
+        outcome = await self._store.commit_locked(held.record.id, decide_on)
+        return Sent(held, decided, sent.commands), outcome
 
     def _decide(self, held: Held, now: float) -> Sent | None:
         """Decide a job's commands on its last confirmed record; None if nothing is to be sent."""
@@ -181,37 +225,18 @@ class Desk:
             self._written(held)
             return None
         try:
-            changes = self._changes(held, commands, now)
+            changes, refused = _fold(held, held.record, commands, now)
         except BadData as error:
             self._unfit(held, "validation_failed", "output", error)
             return None
-        if changes is None:
+        if refused is not None:
+            self._refused(held, *refused)
             return None
         held.in_flight = len(commands)
         if not changes:
             self._written(held)
             return None
         return Sent(held, changes, held.in_flight)
-
-    def _changes(
-        self, held: Held, commands: Iterable[c.Command], now: float
-    ) -> list[Change] | None:
-        """Fold what is posted into changes, each upon the one before; None if one is refused."""
-        record: Draft = held.record
-        changes: list[Change] = []
-        for command in commands:
-            if command is START:
-                command = held.start_command(now)  # noqa: PLW2901  what it stands for
-            decision = decide(record, command)
-            if type(decision) is Change:
-                if decision.submits:
-                    decision = with_correlation(decision, held.claimed.correlation_id)
-                changes.append(decision)
-                record = decision.next
-            elif type(decision) is Refusal:
-                self._refused(held, command, decision)
-                return None
-        return changes
 
     def _refused(self, held: Held, command: c.Command, refusal: Refusal) -> None:
         """Give a job up whose record does not allow what was to be said of it.
@@ -229,15 +254,17 @@ class Desk:
             log.error("%s refused: %s (%s)", command.operation, refusal.message, refusal.code)
         self._lose(held, refusal.message)
 
-    def _put_back(self, sent: Iterable[Sent], error: HoldfastError) -> None:
-        """Keep what could not be written: whether it was is unknown, and repeating it is safe."""
+    def _failed(self, error: HoldfastError) -> None:
         self.trouble = str(error)
         self._meters.store_error(error.reason_code)
         log.warning("commit failed, will try again: %s", error)
+
+    def _put_back(self, sent: Iterable[Sent], *, unsure: bool = False) -> None:
+        """Keep what could not be written; `unsure` whether it was: repeating it is safe."""
         later, self._waiting = self._waiting, []
         for one in sent:
             one.held.in_flight = 0
-            if one.held.unsure_since is None:
+            if unsure and one.held.unsure_since is None:
                 one.held.unsure_since = one.changes[0].record.rev
             self._list(one.held)
         self._waiting += later
@@ -314,15 +341,16 @@ class Desk:
         self._listener.confirmed(held)
 
     def _missed(self, sent: Sent, current: Job | None) -> None:
-        """Answer a lost compare-and-set: decide anew where the job is still this attempt's."""
+        """Answer a lost compare-and-set: decide anew where the job is still this attempt's.
+
+        However often: after `REBASES` misses it is written under the job's lock.
+        """
         held = sent.held
         held.rebases += 1
         if current is None:
             self._lose(held, "the job is gone")
-        elif current.rev == sent.changes[0].record.rev:
+        elif sent.changes and current.rev == sent.changes[0].record.rev:
             self._lose(held, "its lease has passed")
-        elif held.rebases > REBASES:
-            self._lose(held, f"it was changed {REBASES} times meanwhile")
         else:
             # Also where it is no longer mine: a repeat of what already holds is success.
             held.learn(current)
@@ -367,6 +395,24 @@ class Desk:
     def _lose(self, held: Held, why: str) -> None:
         self.drop(held)
         self._listener.lost(held, why)
+
+
+def _fold(
+    held: Held, record: Draft, commands: Iterable[c.Command], now: float
+) -> tuple[list[Change], tuple[c.Command, Refusal] | None]:
+    """Decide commands, each upon the one before; also which one is refused, and why. Pure."""
+    changes: list[Change] = []
+    for command in commands:
+        said = held.start_command(now) if command is START else command
+        decision = decide(record, said)
+        if type(decision) is Change:
+            if decision.submits:
+                decision = with_correlation(decision, held.claimed.correlation_id)
+            changes.append(decision)
+            record = decision.next
+        elif type(decision) is Refusal:
+            return [], (command, decision)
+    return changes, None
 
 
 def _together(commands: list[c.Command]) -> list[c.Command]:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from holdfast.errors import HoldfastError, StoreBroken, StoreError, StoreFull, StoreUnavailable
 from holdfast.identity import mint_request
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
-from holdfast.ports import Outcome, Store, SubmitOutcome
+from holdfast.ports import DecideLocked, Outcome, Store, SubmitOutcome
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -299,6 +299,12 @@ class Together:
                 for change in changes
             ]
         )
+
+    async def commit_locked(
+        self, id: JobId, decide: DecideLocked, *, after: int | None = None
+    ) -> Outcome:
+        """Decide on a job's current record and commit, by itself: it holds a lock."""
+        return await self._store.commit_locked(id, decide, after=after)
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
         """Read jobs by internal id."""

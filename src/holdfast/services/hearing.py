@@ -27,6 +27,7 @@ from holdfast.lifecycle.job import (
     Refusal,
     Unchanged,
 )
+from holdfast.lifecycle.linked import with_correlation
 from holdfast.lifecycle.rebase import REBASES
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.lifecycle.states import BEATS, EventType, Role, State
@@ -224,8 +225,11 @@ class _Hearing:
     async def _read_told(self, line: _Line, types: Iterable[EventType]) -> None:
         limit = LOOK_BACK + len(line.words)
         events = await self._store.latest_events(line.job.id, tuple(types), limit=limit)
+        line.told = self._mine(line, events)
+
+    def _mine(self, line: _Line, events: Iterable[LoggedEvent]) -> list[LoggedEvent]:
         mine = (self._owner, line.actor.attempt)
-        line.told = [event for event in events if (event.actor, event.attempt) == mine]
+        return [event for event in events if (event.actor, event.attempt) == mine]
 
     async def _decide(self, line: _Line) -> None:
         """Decide what goes in the next commit; refuse the line where its first word cannot go."""
@@ -286,6 +290,10 @@ class _Hearing:
             )
 
     async def _send(self, lines: Sequence[_Line]) -> None:
+        for line in lines:
+            if line.misses > REBASES and line.changes:
+                await self._send_locked(line)
+        lines = [line for line in lines if line.misses <= REBASES or not line.changes]
         changes = [change for line in lines for change in line.changes]
         changes = await correlated(self._store, changes)
         outcomes = await self._store.commit(changes) if changes else []
@@ -297,6 +305,30 @@ class _Hearing:
                 await self._settle(line, outcomes[at])
             else:
                 self._answer(line, line.job)
+
+    async def _send_locked(self, line: _Line) -> None:
+        """Commit what lost its compare-and-set again and again, under the job's lock.
+
+        While the job is its own an owner is never refused because others write to the job, too.
+        """
+        seen, told = line.job.rev, line.told
+        [first] = await self._store.events(line.job.id, limit=1)
+
+        def decide_on(current: Job, events: Sequence[LoggedEvent]) -> list[Change]:
+            line.job = current
+            # What came first may have been the same words, sent twice.
+            fresh = (event for event in reversed(events) if event.type in STEPS)
+            line.told = [*self._mine(line, fresh), *told]
+            self._fold(line)
+            return [with_correlation(change, first.correlation_id) for change in line.changes]
+
+        outcome = await self._store.commit_locked(line.job.id, decide_on, after=seen)
+        if isinstance(outcome, Lost) and outcome.current is not None and not line.changes:
+            # It is refused, or was written before: decided again on this record, and answered.
+            line.job = outcome.current
+            await self._read_told(line, STEPS)
+        else:
+            await self._settle(line, outcome)
 
     async def _settle(self, line: _Line, outcome: Outcome) -> None:
         if isinstance(outcome, Committed):
@@ -316,9 +348,6 @@ class _Hearing:
         elif current.rev == line.job.rev:
             passed = LeaseConflictError(f"the lease on job {name} has passed", job_id=name)
             self._refuse(line, passed)
-        elif line.misses > REBASES:
-            text = f"job {name} changed {REBASES} times meanwhile"
-            self._refuse(line, Refused(text, job_id=name))
         else:
             line.job = current
             # What came first may have been the same words, sent twice.

@@ -10,13 +10,13 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from holdfast.errors import HoldfastError
 from holdfast.lifecycle.commands import Heartbeat
 from holdfast.lifecycle.decide import decide
-from holdfast.lifecycle.job import Change
+from holdfast.lifecycle.job import Change, Job, LoggedEvent
 from holdfast.lifecycle.times import After
 from holdfast.points import reach
 from holdfast.ports import Committed, Lost, Outcome, Store
@@ -131,7 +131,9 @@ class Keeper:
             await self._renew(due[start : start + BATCH])
 
     async def _renew(self, due: list[Held]) -> None:
-        asked = [(held, change) for held in due if (change := _renewal(held)) is not None]
+        asked = [
+            (held, change) for held in due if (change := _renewal(held, held.record)) is not None
+        ]
         if not asked:
             return
         sent_at = time.monotonic()
@@ -144,18 +146,38 @@ class Keeper:
         reach("renew.answered")
         renewed = 0
         for (held, change), outcome in zip(asked, outcomes, strict=True):
-            renewed += self._settle(held, change, outcome, sent_at)
+            if isinstance(outcome, Lost) and _overtaken(outcome, change):
+                renewed += await self._renew_locked(held)
+            else:
+                renewed += self._settle(held, change, outcome, sent_at)
         self._meters.keeper.renewed(renewed)
 
-    def _settle(self, held: Held, change: Change, outcome: Outcome, sent_at: float) -> bool:
-        if isinstance(outcome, Committed):
+    async def _renew_locked(self, held: Held) -> bool:
+        """Renew under the job's lock: somebody else wrote first, and may do so every time."""
+        renewal: Change | None = None
+
+        def decide_on(current: Job, _: Sequence[LoggedEvent]) -> list[Change]:
+            nonlocal renewal
+            renewal = _renewal(held, current)
+            return [] if renewal is None else [renewal]
+
+        sent_at = time.monotonic()
+        try:
+            outcome = await self._store.commit_locked(held.record.id, decide_on)
+        except HoldfastError as error:
+            self._trouble(error)
+            return False
+        return self._settle(held, renewal, outcome, sent_at)
+
+    def _settle(self, held: Held, change: Change | None, outcome: Outcome, sent_at: float) -> bool:
+        if isinstance(outcome, Committed) and change is not None:
             held.learn(outcome.job)
             held.prove(sent_at + _granted_seconds(change), change.event.rev)
             self._on_news(held)
             return True
         current = outcome.current if isinstance(outcome, Lost) else None
-        if current is not None and current.rev > change.record.rev:
-            # Somebody else wrote: it is looked at again in a moment, on the record as it is now.
+        if current is not None and (change is None or current.rev > change.record.rev):
+            # It is no longer this worker's: whoever runs it hears of that.
             held.learn(current)
             self._on_news(held)
         else:
@@ -177,9 +199,14 @@ def _is_due(held: Held, now: float) -> bool:
     return not held.in_flight or left <= half / 2
 
 
-def _renewal(held: Held) -> Change | None:
-    decision = decide(held.record, Heartbeat(actor=held.actor))
+def _renewal(held: Held, record: Job) -> Change | None:
+    decision = decide(record, Heartbeat(actor=held.actor))
     return decision if isinstance(decision, Change) else None
+
+
+def _overtaken(lost: Lost, change: Change) -> bool:
+    """Whether a compare-and-set missed because somebody else wrote, not because of the lease."""
+    return lost.current is not None and lost.current.rev > change.record.rev
 
 
 def _granted_seconds(change: Change) -> float:

@@ -7,10 +7,11 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from holdfast.lifecycle.job import Change, Job
+from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent
 from holdfast.lifecycle.states import BEATS, EventType
 from holdfast.ports import (
     Committed,
+    DecideLocked,
     Lost,
     Outcome,
     Rejected,
@@ -203,6 +204,41 @@ class AcceptsAChangeWithoutItsSubmit(Wrapped):
         return outcomes
 
 
+class LocksNothing(Wrapped):
+    caught_by = ("test_of_locked_commits_at_once_every_one_is_written",)
+
+    async def commit_locked(
+        self, id: JobId, decide: DecideLocked, *, after: int | None = None
+    ) -> Outcome:
+        [current] = await self.inner.get([id])
+        if current is None:
+            return Lost(None)
+        events = [] if after is None else await self.inner.events(id, after=after)
+        changes = decide(current, events)
+        return (await self.inner.commit(changes))[-1] if changes else Lost(current)
+
+
+class HidesWhatCameBeforeTheLock(Wrapped):
+    caught_by = ("test_a_locked_commit_sees_the_events_since_a_revision",)
+
+    async def commit_locked(
+        self, id: JobId, decide: DecideLocked, *, after: int | None = None
+    ) -> Outcome:
+        return await self.inner.commit_locked(id, decide)
+
+
+class ForgetsTheLeaseUnderTheLock(Wrapped):
+    caught_by = ("test_a_locked_commit_needs_a_live_lease_too",)
+
+    async def commit_locked(
+        self, id: JobId, decide: DecideLocked, *, after: int | None = None
+    ) -> Outcome:
+        def unfenced(current: Job, events: Sequence[LoggedEvent]) -> list[Change]:
+            return [replace(change, fenced=False) for change in decide(current, events)]
+
+        return await self.inner.commit_locked(id, unfenced, after=after)
+
+
 DEFECTS: tuple[type[Wrapped], ...] = (
     SkipsTheRevisionCheck,
     WritesWhatItSaysIsLost,
@@ -219,4 +255,7 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     InsertsSubmitsOfALostChange,
     ForgetsTheSubmitsOfAChange,
     AcceptsAChangeWithoutItsSubmit,
+    LocksNothing,
+    HidesWhatCameBeforeTheLock,
+    ForgetsTheLeaseUnderTheLock,
 )

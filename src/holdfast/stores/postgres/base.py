@@ -163,6 +163,14 @@ class Base:
             await self._learn_needs()
         return self._seen.needs
 
+    def _remembered(self, jobs: Sequence[NewJob]) -> bool:
+        """Whether the policies and needs of these jobs are known to be written."""
+        return all(
+            policy_key(job.record.policy) in self._seen.policies
+            and (not job.record.needs or needs_key(job.record.needs) in self._seen.needs)
+            for job in jobs
+        )
+
     async def remember(self, jobs: Sequence[NewJob]) -> None:
         """Write policies and needs down before the first job that names them."""
         asked = {id(job.record.policy): job.record.policy for job in jobs}

@@ -9,10 +9,18 @@ import asyncpg
 
 from holdfast.errors import JobUnreadable
 from holdfast.identity import mint_request
-from holdfast.lifecycle.job import Change, Job, JobId
+from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.rebase import has_landed
 from holdfast.lifecycle.submit import freed_keys
-from holdfast.ports import Committed, Lost, Outcome, Rejected, SubmitRefused
+from holdfast.ports import (
+    LOCKED_EVENTS,
+    Committed,
+    DecideLocked,
+    Lost,
+    Outcome,
+    Rejected,
+    SubmitRefused,
+)
 from holdfast.stores.batch import STALE, Fold, fold, stamp
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
 from holdfast.stores.postgres.claiming import Claiming
@@ -31,6 +39,32 @@ class _ChildRefused(Exception):
         """Keep why."""
         super().__init__(refusal.message)
         self.refusal = refusal
+
+
+class _Unremembered(Exception):
+    """A job that hangs on a change has a policy or needs that are not written yet."""
+
+    def __init__(self, children: Sequence[NewJob]) -> None:
+        """Keep whose."""
+        super().__init__()
+        self.children = children
+
+
+class _Locked:
+    """What a locked commit decides, and has decided so far."""
+
+    def __init__(self, decide: DecideLocked, after: int | None, request_id: str) -> None:
+        """Decide nothing yet."""
+        self.after = after
+        self.request_id = request_id
+        self.folds: list[Fold] = []
+        self._decide = decide
+
+    def decided(self, current: Job, events: Sequence[LoggedEvent]) -> bool:
+        """Decide on the record; whether there is anything to write."""
+        changes = self._decide(current, events) if len(events) <= LOCKED_EVENTS else ()
+        self.folds = fold(changes)[0]
+        return bool(changes)
 
 
 class Committing(Claiming):
@@ -57,6 +91,67 @@ class Committing(Claiming):
             found.get(change.id, Lost(None)) if number == STALE else outcomes[number]
             for number, change in zip(numbers, changes, strict=True)
         ]
+
+    async def commit_locked(
+        self, id: JobId, decide: DecideLocked, *, after: int | None = None
+    ) -> Outcome:
+        """Decide on a job's current record under its row lock, and commit."""
+        locked = _Locked(decide, after, mint_request())
+        while True:
+            try:
+                work = self._locked_committer(id, locked)
+                outcome: Outcome = await self._run(work, keep=DATA_ERRORS)
+            except _Unremembered as error:
+                # Outside the transaction: it must not wait for a second connection.
+                await self.remember(error.children)
+                continue
+            except _ChildRefused as error:
+                return Rejected(code=error.refusal.code, message=error.refusal.message)
+            except DATA_ERRORS as error:
+                return await self._refused(locked.folds[-1], error)
+            if locked.folds:
+                self._wake.tell(_woken(locked.folds, [outcome]))
+            return outcome
+
+    def _locked_committer(self, id: JobId, locked: _Locked) -> Any:
+        async def work(connection: Connection, tries: int) -> Outcome:
+            async with connection.transaction():
+                rows = await connection.fetch(self._sql["lock_job"], id)
+                jobs, bad = await self._readable_jobs(rows, on=connection)
+                if bad:
+                    await self._set_aside(bad, on=connection)
+                    return _rejected(bad)[id]
+                if not jobs:
+                    return Lost(None)
+                current = jobs[0]
+                if locked.folds:
+                    # An earlier try may have been committed, and only its reply lost.
+                    settled = await self._settle(connection, locked.folds, locked.request_id)
+                    if isinstance(settled[id], Committed):
+                        return settled[id]
+                events = await self._events_after(connection, id, locked.after)
+                if not locked.decided(current, events):
+                    return Lost(current)
+                return await self._write_locked(connection, locked)
+
+        return work
+
+    async def _events_after(
+        self, connection: Connection, id: JobId, after: int | None
+    ) -> list[LoggedEvent]:
+        if after is None:
+            return []
+        rows = await connection.fetch(self._sql["events"], id, after, LOCKED_EVENTS + 1)
+        return await self._events(rows, on=connection)
+
+    async def _write_locked(self, connection: Connection, locked: _Locked) -> Outcome:
+        children = [job for one in locked.folds for job in one.submits]
+        if not self._remembered(children):
+            raise _Unremembered(children)
+        frees = {one.id: kinds for one in locked.folds if (kinds := _freed(one))}
+        outcomes = await self._write(connection, locked.folds, locked.request_id)
+        await self._write_more(connection, locked.folds, outcomes, frees)
+        return outcomes[-1]
 
     async def _commit_some(self, folds: Sequence[Fold], request_id: str) -> list[Outcome]:
         try:

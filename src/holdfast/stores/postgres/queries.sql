@@ -326,6 +326,10 @@ CROSS JOIN LATERAL (
 -- Job rows by id.
 SELECT {{columns.jobs.j}} FROM jobs AS j WHERE id = ANY ($1::uuid[])
 
+-- name: lock_job
+-- A job row by id, locked: the next writer waits. SQLite has no twin: its one writer reads by get.
+SELECT {{columns.jobs.j}} FROM jobs AS j WHERE id = $1::uuid FOR UPDATE
+
 -- name: policies
 -- Policies by key.
 SELECT id, body FROM policies WHERE id = ANY ($1::bigint[])

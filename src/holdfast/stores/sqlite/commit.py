@@ -10,11 +10,19 @@ from msgspec import Struct
 
 from holdfast.errors import JobUnreadable
 from holdfast.lifecycle.family import KIN
-from holdfast.lifecycle.job import NO_FACTS, Change, Job, JobId
+from holdfast.lifecycle.job import NO_FACTS, Change, Job, JobId, LoggedEvent
 from holdfast.lifecycle.rebase import has_landed
 from holdfast.lifecycle.states import BEATS
 from holdfast.lifecycle.submit import freed_keys
-from holdfast.ports import Committed, Lost, Outcome, Rejected, SubmitRefused
+from holdfast.ports import (
+    LOCKED_EVENTS,
+    Committed,
+    DecideLocked,
+    Lost,
+    Outcome,
+    Rejected,
+    SubmitRefused,
+)
 from holdfast.stores.batch import STALE, Fold, fold, stamp
 from holdfast.stores.columns import JOB_COLUMNS
 from holdfast.stores.quarantine import STRAY_EVENT, unreadable
@@ -61,7 +69,7 @@ def commit(turn: Turn, changes: Sequence[Change]) -> list[Outcome]:
             writes = [_lay_out(turn, one) for one in folds]
             _write(turn, writes)
             outcomes: list[Outcome] = [Committed(write.job) for write in writes]
-    except (Missed, *DATA_ERRORS):
+    except (Missed, Refused, *DATA_ERRORS):
         outcomes = [_commit_one(turn, one) for one in folds]
     if STALE not in numbers:
         return [outcomes[number] for number in numbers]
@@ -78,6 +86,18 @@ def _lost(turn: Turn, id: JobId) -> Outcome:
     except JobUnreadable as error:
         turn.set_aside({id: error.damage})
         return Rejected(code=error.code, message=str(error))
+
+
+def commit_locked(turn: Turn, id: JobId, decide: DecideLocked, after: int | None) -> Outcome:
+    """Decide on a job's current record and commit: this transaction is the only writer."""
+    found = _lost(turn, id)
+    if not isinstance(found, Lost) or found.current is None:
+        return found
+    events: list[LoggedEvent] = []
+    if after is not None:
+        events = turn.events("events", (id.bytes, after, LOCKED_EVENTS + 1))
+    changes = decide(found.current, events) if len(events) <= LOCKED_EVENTS else ()
+    return commit(turn, changes)[-1] if changes else found
 
 
 def _lay_out(turn: Turn, one: Fold) -> Write:

@@ -23,6 +23,7 @@ from holdfast.ports import (
     ClaimRequest,
     Clock,
     Count,
+    DecideLocked,
     Due,
     EventQuery,
     KeyRow,
@@ -49,7 +50,7 @@ from holdfast.stores.logs import log_row
 from holdfast.stores.quarantine import REASON_LIMIT
 from holdfast.stores.sqlite import keep, read
 from holdfast.stores.sqlite.claim import Claims
-from holdfast.stores.sqlite.commit import commit
+from holdfast.stores.sqlite.commit import commit, commit_locked
 from holdfast.stores.sqlite.connections import Place, translate
 from holdfast.stores.sqlite.database import Database, check_not_forked, join, leave
 from holdfast.stores.sqlite.guest import Guest, be_guest
@@ -183,6 +184,13 @@ class SqliteStore:
         # A lease must not run out while its renewal waits behind a long queue of other work.
         urgent = all(change.event.type in BEATS for change in changes)
         return await self._write(lambda turn: commit(turn, changes), urgent=urgent)
+
+    async def commit_locked(
+        self, id: JobId, decide: DecideLocked, *, after: int | None = None
+    ) -> Outcome:
+        """Decide on a job's current record and commit, in one transaction."""
+        # Urgent, because it may be a renewal, and because it has lost several times already.
+        return await self._write(lambda turn: commit_locked(turn, id, decide, after), urgent=True)
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
         """Read jobs by internal id."""

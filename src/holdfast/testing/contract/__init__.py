@@ -33,6 +33,7 @@ from holdfast.testing.contract.folding import Folding
 from holdfast.testing.contract.keeping import Keeping
 from holdfast.testing.contract.keys import Keys
 from holdfast.testing.contract.living import Living
+from holdfast.testing.contract.locking import Locking
 from holdfast.testing.contract.logs import KeepingLogs
 from holdfast.testing.contract.operations import Operations
 from holdfast.testing.contract.quarantine import Quarantining
@@ -52,6 +53,7 @@ class StoreContract(
     Choosing,
     Committing,
     Contending,
+    Locking,
     Fencing,
     Folding,
     Operations,

@@ -77,6 +77,11 @@ def _postgres_address(text: str) -> Address:
     parts = _parts(text)
     _check_ports(text, parts)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if given.get("target_session_attrs") in ("standby", "read-only", "prefer-standby"):
+        raise BadAddress(
+            f"invalid store URL {text!r}: the store is written to; "
+            "target_session_attrs must be primary or read-write"
+        )
     pooled = given.pop("pooled", "false").lower() in ("1", "true", "yes", "on")
     listen_url = given.pop("listen_url", None)
     schema = check_schema_name(given.pop("schema", DEFAULT_SCHEMA))

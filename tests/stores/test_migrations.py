@@ -174,6 +174,7 @@ DIFFERENT_BLOCKS = {
     "the tail of postgres goes up to the oldest open transaction": {"tail_bounds"},
     "the tail of sqlite ends with the last event": {"tail_end"},
     "summaries of postgres are deltas": {"fold_counts"},
+    "only postgres has a standby to wait for": {"await_standby"},
     "postgres only estimates": {"size_exactly"},
     "sqlite finds the end of a batch of keys before it frees any": {"stray_keys_bound"},
 }  # fmt: skip

@@ -9,8 +9,9 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -104,6 +105,17 @@ class PostgresCluster:
         self._process.wait(timeout=60)
         self._process = None
         self._owned().forget_server()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Let no process of the server run: it accepts connections, and never answers."""
+        assert self._process is not None
+        pids = [self._process.pid, *_children(self._process.pid)]
+        _signal_all(pids, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            _signal_all(pids, signal.SIGCONT)
 
     def restart(self, mode: StopMode = "immediate") -> None:
         """Stop and start on the same port; after "immediate" the start recovers from the WAL."""
@@ -306,6 +318,16 @@ class Standby(PostgresCluster):
         return self._primary.sql(
             f"SELECT count(*) FROM pg_replication_slots WHERE active AND slot_name = '{self._slot}'"
         ) == str(0)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def database_of(url: str) -> str:

@@ -118,6 +118,11 @@ class FaultProxy:
         """The same URL, but through this proxy."""
         return re.sub(r"@[^/]*/", f"@127.0.0.1:{self.port}/", url, count=1)
 
+    @property
+    def connected(self) -> int:
+        """How many connections there are."""
+        return len(self._connections)
+
     def retarget(self, host: str, port: int) -> None:
         """Send new connections elsewhere, as a failover does; those that exist stay."""
         self._target = (host, port)

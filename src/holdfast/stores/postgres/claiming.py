@@ -17,7 +17,7 @@ from holdfast.ports import Claimed, ClaimRequest
 from holdfast.stores.columns import claimed_job, read_created_text, read_job
 from holdfast.stores.fit import fit
 from holdfast.stores.law import AGEING
-from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.postgres.connections import Connection, Connections, await_standby
 from holdfast.stores.postgres.entering import NOWHERE, Cursors
 from holdfast.stores.postgres.submitting import DATA_ERRORS, Submitting
 from holdfast.stores.postgres.wake import WakeUp
@@ -318,6 +318,8 @@ class Claiming(Submitting):
         rows = await self._fetch("claim_of", request.request_id)
         if not rows:
             return None
+        # The same attempt must not be given out again after a failover.
+        await self._run(lambda connection, tries: await_standby(connection))
         if rows[0][0] != request.owner:
             raise RequestIdReused(
                 f"claim request {request.request_id!r} was made by {rows[0][0]}; use a new one"

@@ -24,7 +24,7 @@ from holdfast.ports import (
 from holdfast.stores.batch import STALE, Fold, fold, stamp
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
 from holdfast.stores.postgres.claiming import Claiming
-from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.postgres.connections import Connection, await_standby
 from holdfast.stores.postgres.shapes import commit_arrays, commit_sql
 from holdfast.stores.postgres.submitting import DATA_ERRORS
 from holdfast.stores.quarantine import STRAY_EVENT, unreadable
@@ -222,6 +222,7 @@ class Committing(Claiming):
         events = {
             event.id: event for event in (await self._readable_events(found, on=connection))[0]
         }
+        await await_standby(connection)
         return {
             one.id: Committed(current[one.id], repeated=True)
             if one.id in current

@@ -10,11 +10,41 @@ from typing import Any, TypeAlias, TypeVar
 import asyncpg
 
 from holdfast.errors import LawBroken, StoreBroken, StoreError, StoreFull, StoreUnavailable
+from holdfast.stores.postgres.hosts import Hosts
 from holdfast.stores.postgres.pool import Pool, abandon
 from holdfast.stores.postgres.schema import search_path
+from holdfast.stores.text import blocks
 
 Connection: TypeAlias = Any
 R = TypeVar("R")
+AWAIT_STANDBY = blocks("holdfast.stores.postgres")["await_standby"]
+
+
+class Unreplicated(Exception):
+    """A commit is on this server's disk, and its synchronous standby may not have it.
+
+    PostgreSQL reports that by a warning only: to the client the commit has succeeded.
+    """
+
+
+class StoreConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no types
+    """A connection that remembers a commit whose wait for the standby was cancelled."""
+
+    __slots__ = ("unreplicated",)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Listen for the warning from the start."""
+        super().__init__(*args, **options)
+        self.unreplicated = False
+        # The warning comes before the end of the statement, and so does this call.
+        self.add_log_listener(_notice)
+
+
+def _notice(connection: Any, message: Any) -> None:
+    # By the function that sent it: the text is in the server's language.
+    if message.severity_en == "WARNING" and message.server_source_function == "SyncRepWaitForLSN":
+        connection.unreplicated = True
+
 
 SETTINGS = {
     # One plan per statement, made for any size of table: statistics right after a burst are stale.
@@ -44,6 +74,7 @@ PASSING = (
     asyncpg.InterfaceError,
     # The driver's own confusion when a connection ends in the middle of something.
     asyncpg.InternalClientError,
+    Unreplicated,
     OSError,
     TimeoutError,
 )
@@ -73,6 +104,7 @@ class Connections:
         self._size = size
         self._deadline = deadline_seconds
         self._attempt = attempt_seconds
+        self._hosts = Hosts(url)
         self._pool: Pool | None = None
         # A transaction whose client fell silent must not keep its row locks longer than a caller
         # waits, nor hold back vacuum and the tail.
@@ -88,10 +120,12 @@ class Connections:
         self._pool = Pool(self._connect, self._size)
 
     async def _connect(self) -> Connection:
-        return await asyncpg.connect(
-            self.url,
+        return await self._hosts.connect(
+            limit_seconds=self._attempt,
+            # A pooler hands out what it was configured to.
+            writable=not self.pooled,
+            connection_class=StoreConnection,
             command_timeout=self._attempt,
-            timeout=self._attempt,
             max_cacheable_statement_size=0,
             max_cached_statement_lifetime=0,
             # A pooler in transaction mode hands each transaction another server connection.
@@ -99,8 +133,6 @@ class Connections:
             server_settings=(
                 {} if self.pooled else self._settings | {"search_path": self._search_path}
             ),
-            # A standby would answer reads with what was true a moment ago.
-            target_session_attrs=None if self.pooled else "primary",
         )
 
     async def close(self) -> None:
@@ -119,7 +151,8 @@ class Connections:
         """Do `work(connection, tries before)` and do it again, whole, when the database gave way.
 
         A try that failed may have been committed all the same: `work` must settle that when its
-        count of tries is not zero. Errors to `keep` are the caller's to handle.
+        count of tries is not zero. What it then finds is returned only once a synchronous standby
+        has it too. Errors to `keep` are the caller's to handle.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._deadline
@@ -146,11 +179,20 @@ class Connections:
             raise StoreError("the store is closed")
         connection = await pool.take(self._attempt)
         try:
-            return await self._use(connection, work, tries)
+            result = await self._use(connection, work, tries)
+            if connection.unreplicated:
+                raise Unreplicated(
+                    "the commit is on the primary, and its synchronous standby has not confirmed it"
+                )
+            return result
         except _SOUND:
             raise
-        except (*PASSING, asyncio.CancelledError):
+        except asyncio.CancelledError:
+            abandon(connection)
+            raise
+        except PASSING:
             # Half-open, confused, in the middle of a statement, or read-only since a failover.
+            self._hosts.distrust(connection)
             abandon(connection)
             raise
         finally:
@@ -160,10 +202,27 @@ class Connections:
         self, connection: Connection, work: Callable[[Connection, int], Awaitable[R]], tries: int
     ) -> R:
         if not self.pooled:
-            return await work(connection, tries)
+            return await self._settled(connection, work, tries)
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(self._local)
-            return await work(connection, tries)
+            return await self._settled(connection, work, tries)
+
+    async def _settled(
+        self, connection: Connection, work: Callable[[Connection, int], Awaitable[R]], tries: int
+    ) -> R:
+        result = await work(connection, tries)
+        if tries:
+            await await_standby(connection)
+        return result
+
+
+async def await_standby(connection: Connection) -> None:
+    """Let this transaction's commit wait until a synchronous standby has all that it has seen.
+
+    A row that can be read may not be replicated: its own commit's wait may have been cancelled, or
+    its connection cut. Outside a transaction this is one of its own.
+    """
+    await connection.execute(AWAIT_STANDBY)
 
 
 def _passes(error: BaseException) -> bool:
@@ -195,5 +254,5 @@ def translated(error: asyncpg.PostgresError) -> StoreError:
 
 
 def _describe(error: BaseException, tries: int) -> str:
-    said = str(error) or type(error).__name__
+    said = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else repr(error))
     return f"PostgreSQL could not be reached in {tries} tries; the last said: {said}"

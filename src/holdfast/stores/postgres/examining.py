@@ -16,6 +16,7 @@ from holdfast.stores.findings import (
     warning,
 )
 from holdfast.stores.postgres.connections import PASSING, Connection
+from holdfast.stores.postgres.hosts import Hosts
 from holdfast.stores.postgres.migrate import PACKAGE, latest
 from holdfast.stores.postgres.schema import DEFAULT_SCHEMA, search_path
 from holdfast.stores.text import blocks
@@ -37,7 +38,7 @@ async def examine(
 ) -> list[Finding]:
     """Look at a server without changing anything."""
     try:
-        connection = await asyncpg.connect(url, statement_cache_size=0, timeout=5)
+        connection = await connect(url)
     except (asyncpg.PostgresError, *PASSING) as error:
         return [_away(error)]
     try:
@@ -48,6 +49,13 @@ async def examine(
     finally:
         await connection.close()
     return [*found, *await _listening(listen_url)]
+
+
+async def connect(url: str) -> Connection:
+    """Connect to the primary of several hosts; to one host alone whatever it is."""
+    options = {"limit_seconds": 5, "statement_cache_size": 0}
+    hosts = Hosts(url)
+    return await hosts.connect(writable=hosts.several, **options)
 
 
 def _away(error: Exception) -> Finding:
@@ -137,7 +145,7 @@ async def _listening(url: str | None) -> list[Finding]:
     if url is None:
         return []
     try:
-        connection = await asyncpg.connect(url, statement_cache_size=0, timeout=5)
+        connection = await connect(url)
         await connection.close()
     except (asyncpg.PostgresError, *PASSING) as error:
         text = f"listen_url cannot be reached: {error or type(error).__name__}"

@@ -9,6 +9,7 @@ import asyncpg
 
 from holdfast.errors import SchemaMismatch, StoreUnavailable
 from holdfast.stores.postgres.connections import PASSING, Connection, translated
+from holdfast.stores.postgres.hosts import Hosts
 from holdfast.stores.postgres.schema import DEFAULT_SCHEMA, quoted, search_path
 from holdfast.stores.text import foreign_tables, migrations, newer_schema
 
@@ -36,7 +37,7 @@ async def migrate(
     A schema that holds others' tables, and none of ours, is refused unless `beside_others`.
     """
     try:
-        connection = await asyncpg.connect(url, statement_cache_size=0, timeout=10)
+        connection = await Hosts(url).connect(limit_seconds=10, statement_cache_size=0)
     except (asyncpg.PostgresError, *PASSING) as error:
         raise StoreUnavailable(f"PostgreSQL could not be reached: {error}") from error
     try:

@@ -7,6 +7,13 @@
 -- The store's clock and the epoch under which claims are made.
 SELECT holdfast_now(), value::integer FROM meta WHERE key = 'epoch'
 
+-- name: await_standby
+-- Write something without a row, so that the commit waits for the synchronous standby, and with it
+-- for all that was written before. Assigning a transaction id alone would not. Nothing to do where
+-- no standby is waited for.
+SELECT pg_logical_emit_message(true, 'holdfast', 'settled')
+WHERE current_setting('synchronous_standby_names') <> ''
+
 -- name: submit
 -- Insert decided jobs with their first events. What many share (tenant, queue, task, ...) comes
 -- once, as a group that each job names by number.

@@ -16,7 +16,7 @@ from holdfast.ports import SubmitOutcome, SubmitRefused, Submitted
 from holdfast.stores.batch import stamp
 from holdfast.stores.postgres.arrays import submit_arrays
 from holdfast.stores.postgres.base import PACKAGE
-from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.postgres.connections import Connection, Connections, await_standby
 from holdfast.stores.postgres.reading import Reading
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.submitting import Existing, Holder, Plan, settle_known
@@ -152,12 +152,17 @@ class Submitting(Reading):
     ) -> dict[JobId, SubmitOutcome]:
         outcomes = await self._settle_known(connection, jobs)
         waiting = [job for job in jobs if job.record.id not in outcomes]
+        inserted = False
         while waiting:
             plan = Plan(waiting)
             await self._point_to_ids(connection, plan)
             await take_keys(connection, self._sql, plan)
             outcomes |= await self._insert_planned(connection, plan)
+            inserted = inserted or bool(plan.winners())
             waiting = plan.later
+        if not inserted:
+            # The answer rests on what was found, and that may not be replicated.
+            await await_standby(connection)
         return outcomes
 
     async def _settle_known(

@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 
+from holdfast.stores.postgres.hosts import Hosts
 from holdfast.stores.postgres.schema import DEFAULT_SCHEMA, channel, listener_name
 
 ASK_SECONDS = 0.2
@@ -36,9 +37,16 @@ _LOST = (
 class WakeUp:
     """Sends and receives the hint "there may be work in this queue"."""
 
-    def __init__(self, url: str | None, *, schema: str = DEFAULT_SCHEMA) -> None:
+    def __init__(
+        self,
+        url: str | None,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
         """Listen at `url`; None means that only this process's own hints arrive."""
-        self._url = url
+        self._hosts = None if url is None else Hosts(url)
+        self._answer_seconds = answer_seconds
         self._channel = channel(schema)
         self._listener = listener_name(schema)
         self._waiters: dict[asyncio.Event, frozenset[str]] = {}
@@ -69,7 +77,7 @@ class WakeUp:
         """Say that there may be work. Returns at once; hints gather while one is on its way."""
         names = set(queues)
         self._wake(names)
-        if self._url is None:
+        if self._hosts is None:
             return
         self._outbox |= names
         if self._outbox and (self._sending is None or self._sending.done()):
@@ -79,7 +87,7 @@ class WakeUp:
         """Wait for a hint about one of these queues that is newer than number `since`."""
         if any(self._hints.get(queue, 0) > since for queue in queues):
             return True
-        if self._url is not None and (self._listening is None or self._listening.done()):
+        if self._hosts is not None and (self._listening is None or self._listening.done()):
             self._listening = asyncio.create_task(self._listen())
         event = asyncio.Event()
         self._waiters[event] = frozenset(queues)
@@ -116,7 +124,8 @@ class WakeUp:
                 return
 
     def _drop_sender(self) -> None:
-        if self._sender is not None:
+        if self._sender is not None and self._hosts is not None:
+            self._hosts.distrust(self._sender)
             self._sender.terminate()
             self._sender = None
 
@@ -135,12 +144,13 @@ class WakeUp:
         return self._heard
 
     async def _connect(self, settings: dict[str, str]) -> Any:
-        return await asyncpg.connect(
-            self._url,
+        assert self._hosts is not None
+        # A standby takes neither LISTEN nor NOTIFY.
+        return await self._hosts.connect(
+            limit_seconds=self._answer_seconds,
             server_settings={"standard_conforming_strings": "on", **settings},
             statement_cache_size=0,
-            timeout=ANSWER_SECONDS,
-            command_timeout=ANSWER_SECONDS,
+            command_timeout=self._answer_seconds,
         )
 
     async def _listen(self) -> None:
@@ -154,6 +164,7 @@ class WakeUp:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _listen_once(self) -> None:
+        assert self._hosts is not None
         connection = await self._connect({"application_name": self._listener})
         try:
             await connection.add_listener(self._channel, lambda *args: self._wake({args[3]}))
@@ -162,6 +173,9 @@ class WakeUp:
                 await asyncio.sleep(PING_SECONDS)
                 # A half-open connection stays silent for ever; a question finds it out.
                 await connection.execute("SELECT 1")
+        except _LOST:
+            self._hosts.distrust(connection)
+            raise
         finally:
             self._live = False
             connection.terminate()

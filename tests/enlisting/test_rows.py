@@ -100,15 +100,16 @@ async def rows(store: PostgresStore) -> dict[str, Any]:
 
 def all_kinds() -> list[NewJob]:
     """Jobs that together fill every column that a submit can fill."""
-    parent = new_job()
+    parent, theirs = new_job(), new_job(tenant="acme")
     return [
         parent,
+        theirs,
         new_job(body=b'{"text":"\\u00e9 \\"%s\\" \\\\u0000"}', reason="so", trace_id="ab" * 16),
         new_job(
             tenant="acme", queue="slow", kind=Kind.COMMAND, priority=Priority.BATCH,
             needs=frozenset({"gpu", "net"}), policy=Policy(max_attempts=2, start_timeout=SECOND),
             cpus=2, memory_mb=512, run_at=After(60 * SECOND), deadline_at=1_900_000_000_000_000,
-            parent_id=parent.record.id, link_kind=Link.CHILD, workflow_id="flow", step_index=3,
+            parent_id=theirs.record.id, link_kind=Link.CHILD, workflow_id="flow", step_index=3,
             correlation_id="c", labels={"a": "b"}, env={"HOME": "/"}, context_ptr="s3://x",
         ),
         new_job(admitted=False, deadline_at=After(SECOND)),
@@ -117,7 +118,7 @@ def all_kinds() -> list[NewJob]:
             job_id="Zebra", request_id="r", dedupe_key="d", unique_live=True,
             client_job_id="6B1D1E5C-0F0B-4C62-8F1E-6A1C3C1B7D11",
         ),
-        new_job(job_id="\u00e9tude", parent_id=parent.record.id, link_kind=Link.RETRY),
+        new_job(job_id="\u00e9tude", parent_id=parent.record.id, link_kind=Link.CHILD),
     ]  # fmt: skip
 
 

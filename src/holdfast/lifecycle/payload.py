@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from hashlib import blake2b
+from hashlib import sha256
 from math import isfinite
 from typing import Any, cast
 
@@ -142,11 +142,11 @@ def check_labels(labels: Any, what: str = "labels") -> dict[str, str]:
 
 
 def digest(text: bytes) -> bytes:
-    """Name a body by its content."""
-    return _NULL if text == b"null" else blake2b(text, digest_size=DIGEST_SIZE).digest()
+    """Name a body by its content, by a hash that PostgreSQL has, too."""
+    return _NULL if text == b"null" else sha256(text).digest()[:DIGEST_SIZE]
 
 
-_NULL = blake2b(b"null", digest_size=DIGEST_SIZE).digest()
+_NULL = sha256(b"null").digest()[:DIGEST_SIZE]
 
 
 def _check(value: Any, what: str, depth: int) -> None:

@@ -8,18 +8,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from holdfast.lifecycle.invariants import RULES
+from holdfast.lifecycle.payload import BODY_LIMIT, DIGEST_SIZE, LABELS_LIMIT, TEXT_LIMIT
+from holdfast.lifecycle.policy import ATTEMPTS_LIMIT, DEFAULT_POLICY, SPAN_LIMIT
+from holdfast.lifecycle.reserved import PREFIX
 from holdfast.lifecycle.states import (
     BEATS,
     CLAIMABLE,
     OWNED,
     Coded,
     EventType,
+    Kind,
+    Link,
     Priority,
     Retention,
     State,
 )
-from holdfast.lifecycle.times import SECOND
+from holdfast.lifecycle.submit import NEEDS_LIMIT
+from holdfast.lifecycle.times import HORIZON, LAST_INSTANT, SECOND
 from holdfast.lifecycle.transitions import SUBMIT_TARGETS, legal_events, moves, paths
 
 AGEING = {
@@ -333,11 +341,61 @@ def words(column: str, kinds: type[Coded]) -> str:
     return f"CASE {column} {spelled} END"
 
 
+_FLAG = "IN ('true', 'false')"
+_POLICY_TERMS: dict[str, tuple[int, int] | str] = {
+    "max_attempts": (1, ATTEMPTS_LIMIT),
+    "idempotent": _FLAG,
+    "on_exhausted": """IN ('"dead_letter"', '"fail"')""",
+    "letter_on_fail": _FLAG,
+    "on_silence": """IN ('"stall"', '"time_out"', '"lose"')""",
+    "backoff_first": (0, SPAN_LIMIT - 1),
+    "backoff_factor": r"~ '^[1-9][0-9]{0,17}(\.[0-9]{1,20})?(e[+]?[0-9]{1,2})?$'",
+    "backoff_max": (0, SPAN_LIMIT - 1),
+    "lease": (1, SPAN_LIMIT - 1),
+    "heartbeat": (1, SPAN_LIMIT - 1),
+    "start_timeout": (1, SPAN_LIMIT - 1),
+    "timeout": (1, SPAN_LIMIT - 1),
+    "host_recovery": (0, SPAN_LIMIT - 1),
+    "compensates": _FLAG,
+}
+"""What a term may be, as JSON text: a range of whole numbers, or a condition."""
+
+
+def policy_terms() -> str:
+    """Say what `policy_faults` says of a policy, of its JSON text `b`; no term is its default."""
+    names = msgspec.structs.asdict(DEFAULT_POLICY)
+    return "\n        AND ".join(_policy_term(name, _POLICY_TERMS[name]) for name in names)
+
+
+def _policy_term(name: str, rule: tuple[int, int] | str) -> str:
+    term = f"(b -> '{name}')::text"
+    if isinstance(rule, str):
+        return f"coalesce({term} {rule}, true)"
+    # The digits as they were written: Python reads neither 60.0 nor 6e7 as a whole number.
+    whole = rf"{term} ~ '^(0|[1-9][0-9]{{0,17}})$'"
+    ranged = f"CASE WHEN {whole} THEN {term}::bigint BETWEEN {rule[0]} AND {rule[1]}"
+    return f"{ranged} ELSE {term} IS NULL END"
+
+
 FRAGMENTS: dict[str, Callable[[], str]] = {
     "postgres.state_words": lambda: words("state", State),
     "postgres.from_words": lambda: words("from_state", State),
     "postgres.to_words": lambda: words("to_state", State),
     "postgres.event_words": lambda: words("type", EventType),
+    "postgres.kind_words": lambda: words("kind", Kind),
+    "postgres.priority_words": lambda: words("priority", Priority),
+    "postgres.link_words": lambda: words("link_kind", Link),
+    "postgres.policy_terms": policy_terms,
+    "default_lease": lambda: str(DEFAULT_POLICY.lease),
+    "default_heartbeat": lambda: str(DEFAULT_POLICY.heartbeat),
+    "body_limit": lambda: str(BODY_LIMIT),
+    "digest_size": lambda: str(DIGEST_SIZE),
+    "labels_limit": lambda: str(LABELS_LIMIT),
+    "needs_limit": lambda: str(NEEDS_LIMIT),
+    "text_limit": lambda: str(TEXT_LIMIT),
+    "horizon": lambda: str(HORIZON),
+    "last_instant": lambda: str(LAST_INSTANT),
+    "reserved": lambda: PREFIX,
     "postgres.job_checks": lambda: for_postgres(job_checks()),
     "postgres.claim_order": lambda: for_postgres(claim_order()),
     "illegal_birth": illegal_birth,

@@ -389,6 +389,230 @@ CREATE TABLE counts (
     delta bigint NOT NULL
 );
 
+-- What follows guards holdfast_submit, which roles may call that may do nothing else here: it takes
+-- only what the law would have written. Names by content, as holdfast/lifecycle makes them.
+CREATE FUNCTION holdfast_content_key(content text) RETURNS bigint LANGUAGE sql IMMUTABLE AS
+$$ SELECT (('x' || encode(substr(sha256(convert_to(content, 'UTF8')), 1, 8), 'hex'))::bit(64)
+    >> 1)::bigint $$;
+CREATE FUNCTION holdfast_digest(body text) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT encode(substr(sha256(convert_to(body, 'UTF8')), 1, 16), 'hex') $$;
+
+CREATE FUNCTION holdfast_refuse_submit(what text, code text) RETURNS void LANGUAGE plpgsql AS
+$$ BEGIN
+    RAISE EXCEPTION 'holdfast: %', what USING ERRCODE = code,
+        HINT = 'holdfast_submit takes what task.submit_in(...) writes, and nothing else';
+END $$;
+
+CREATE FUNCTION holdfast_check_policy(p policies) RETURNS void LANGUAGE plpgsql AS
+$$ DECLARE
+    b json := p.body;
+BEGIN
+    IF (p.id = holdfast_content_key(p.body) AND json_typeof(b) = 'object'
+        AND CASE WHEN (b -> 'max_attempts')::text ~ '^(0|[1-9][0-9]{0,17})$' THEN (b -> 'max_attempts')::text::bigint BETWEEN 1 AND 1000000 ELSE (b -> 'max_attempts')::text IS NULL END
+        AND coalesce((b -> 'idempotent')::text IN ('true', 'false'), true)
+        AND coalesce((b -> 'on_exhausted')::text IN ('"dead_letter"', '"fail"'), true)
+        AND coalesce((b -> 'letter_on_fail')::text IN ('true', 'false'), true)
+        AND coalesce((b -> 'on_silence')::text IN ('"stall"', '"time_out"', '"lose"'), true)
+        AND CASE WHEN (b -> 'backoff_first')::text ~ '^(0|[1-9][0-9]{0,17})$' THEN (b -> 'backoff_first')::text::bigint BETWEEN 0 AND 315359999999999 ELSE (b -> 'backoff_first')::text IS NULL END
+        AND coalesce((b -> 'backoff_factor')::text ~ '^[1-9][0-9]{0,17}(\.[0-9]{1,20})?(e[+]?[0-9]{1,2})?$', true)
+        AND CASE WHEN (b -> 'backoff_max')::text ~ '^(0|[1-9][0-9]{0,17})$' THEN (b -> 'backoff_max')::text::bigint BETWEEN 0 AND 315359999999999 ELSE (b -> 'backoff_max')::text IS NULL END
+        AND CASE WHEN (b -> 'lease')::text ~ '^(0|[1-9][0-9]{0,17})$' THEN (b -> 'lease')::text::bigint BETWEEN 1 AND 315359999999999 ELSE (b -> 'lease')::text IS NULL END
+        AND CASE WHEN (b -> 'heartbeat')::text ~ '^(0|[1-9][0-9]{0,17})$' THEN (b -> 'heartbeat')::text::bigint BETWEEN 1 AND 315359999999999 ELSE (b -> 'heartbeat')::text IS NULL END
+        AND CASE WHEN (b -> 'start_timeout')::text ~ '^(0|[1-9][0-9]{0,17})$' THEN (b -> 'start_timeout')::text::bigint BETWEEN 1 AND 315359999999999 ELSE (b -> 'start_timeout')::text IS NULL END
+        AND CASE WHEN (b -> 'timeout')::text ~ '^(0|[1-9][0-9]{0,17})$' THEN (b -> 'timeout')::text::bigint BETWEEN 1 AND 315359999999999 ELSE (b -> 'timeout')::text IS NULL END
+        AND CASE WHEN (b -> 'host_recovery')::text ~ '^(0|[1-9][0-9]{0,17})$' THEN (b -> 'host_recovery')::text::bigint BETWEEN 0 AND 315359999999999 ELSE (b -> 'host_recovery')::text IS NULL END
+        AND coalesce((b -> 'compensates')::text IN ('true', 'false'), true)
+        AND p.lease = coalesce(b ->> 'lease', '60000000')::bigint
+        AND p.running_lease = 2 * coalesce(b ->> 'heartbeat', '15000000')::bigint
+        AND p.start_timeout IS NOT DISTINCT FROM (b ->> 'start_timeout')::bigint) IS NOT TRUE THEN
+        PERFORM holdfast_refuse_submit(format('policy %s is not what its id stands for', p.id),
+            'check_violation');
+    END IF;
+END $$;
+
+CREATE FUNCTION holdfast_check_needs(n needs) RETURNS void LANGUAGE plpgsql AS
+$$ DECLARE
+    b jsonb := n.body;
+BEGIN
+    IF (n.id = holdfast_content_key(n.body) AND jsonb_typeof(b) = 'array'
+        AND jsonb_array_length(b) BETWEEN 1 AND 100
+        AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements(b) AS need WHERE
+            jsonb_typeof(need) <> 'string' OR length(need #>> '{}') NOT BETWEEN 1 AND 200))
+        IS NOT TRUE THEN
+        PERFORM holdfast_refuse_submit(format('needs %s are not what their id stands for', n.id),
+            'check_violation');
+    END IF;
+END $$;
+
+-- What is wrong with the data of a first event, which says the same as the columns and some more.
+CREATE FUNCTION holdfast_check_data(data text, expected jsonb, held_by text) RETURNS text
+LANGUAGE plpgsql AS
+$$ DECLARE
+    b jsonb := data;
+BEGIN
+    RETURN CASE
+        -- Python reads neither 60.0 nor 6e7 as a whole number, and there are no others.
+        WHEN jsonb_typeof(b) <> 'object' OR EXISTS (
+            SELECT 1 FROM json_each(data::json) WHERE json_typeof(value) = 'number'
+            AND value::text !~ '^(0|[1-9][0-9]{0,18})$') THEN 'data'
+        WHEN (SELECT coalesce(jsonb_object_agg(key, value), '{}') FROM jsonb_each(b)
+            WHERE key = ANY (ARRAY['policy', 'tenant', 'job_id', 'kind', 'task', 'queue',
+                'priority', 'needs', 'cpus', 'memory_mb', 'parent_id', 'link_kind',
+                'workflow_id', 'step_index', 'key_kinds'])) <> expected THEN 'data'
+        WHEN EXISTS (
+            SELECT 1 FROM jsonb_each(b) WHERE key = ANY (ARRAY['client_job_id', 'dedupe_key',
+                'content', 'context_ptr', 'trace_id', 'held'])
+            AND (jsonb_typeof(value) <> 'string'
+                OR length(value #>> '{}') NOT BETWEEN 1 AND 1000)) THEN 'data'
+        WHEN EXISTS (
+            SELECT 1 FROM jsonb_each(b) AS map WHERE map.key = ANY (ARRAY['labels', 'env'])
+            AND (jsonb_typeof(map.value) <> 'object'
+                OR EXISTS (
+                    SELECT 1 FROM jsonb_each(map.value) AS one
+                    WHERE jsonb_typeof(one.value) <> 'string' OR length(one.key) > 200
+                        OR length(one.value #>> '{}') > 1000)
+                OR (SELECT sum(length(one.key) + length(one.value))
+                    FROM jsonb_each_text(map.value) AS one) > 16384)) THEN 'data'
+        WHEN held_by::jsonb IS DISTINCT FROM
+            CASE WHEN b ? 'held' THEN jsonb_build_array(b -> 'held') END THEN 'held_by'
+    END;
+END $$;
+
+-- What is wrong with one job that holdfast_submit is asked for: the name of a field, or NULL.
+CREATE FUNCTION holdfast_check_job(j jsonb) RETURNS text LANGUAGE plpgsql AS
+$$ DECLARE
+    name text;
+    kind smallint := j ->> 'kind';
+    priority smallint := j ->> 'priority';
+    link_kind smallint := j ->> 'link_kind';
+    key_kinds smallint := j ->> 'key_kinds';
+    data jsonb := j ->> 'data';
+    body text := j ->> 'body';
+    given jsonb;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['tenant', 'task', 'queue'] LOOP
+        IF (length(j ->> name) BETWEEN 1 AND 200) IS NOT TRUE THEN RETURN name; END IF;
+        IF name <> 'tenant' AND starts_with(j ->> name, 'holdfast.') THEN
+            RETURN name || ', which is reserved,';
+        END IF;
+    END LOOP;
+    FOREACH name IN ARRAY ARRAY['job_id', 'request_id', 'workflow_id', 'correlation_id', 'reason']
+    LOOP
+        IF length(j ->> name) NOT BETWEEN 1 AND 1000 THEN RETURN name; END IF;
+    END LOOP;
+    -- Who may do more than submit is not known here.
+    IF (j ->> 'actor' LIKE 'gateway:_%' AND length(j ->> 'actor') <= 1000)
+        IS NOT TRUE THEN RETURN 'actor'; END IF;
+    FOREACH name IN ARRAY ARRAY['run_at', 'deadline_at'] LOOP
+        IF NOT coalesce((j ->> name)::bigint > -500000000000000
+            AND (j ->> name)::bigint <= 253402300800000000, name <> 'run_at') THEN
+            RETURN name;
+        END IF;
+    END LOOP;
+    FOREACH name IN ARRAY ARRAY['cpus', 'memory_mb', 'step_index'] LOOP
+        IF (j ->> name)::integer < (CASE name WHEN 'step_index' THEN 0 ELSE 1 END) THEN
+            RETURN name;
+        END IF;
+    END LOOP;
+    IF (CASE kind WHEN 1 THEN 'function' WHEN 2 THEN 'command' WHEN 3 THEN 'agent' WHEN 4 THEN 'bus' END) IS NULL THEN RETURN 'kind'; END IF;
+    IF (CASE priority WHEN 1 THEN 'critical' WHEN 2 THEN 'interactive' WHEN 3 THEN 'batch' END) IS NULL THEN RETURN 'priority'; END IF;
+    -- The other links are made with the end of the job that they lead to.
+    IF link_kind IS DISTINCT FROM 1 AND (link_kind IS NOT NULL OR j ->> 'parent_id'
+        IS NOT NULL) OR link_kind IS NOT NULL AND j ->> 'parent_id' IS NULL THEN
+        RETURN 'link_kind';
+    END IF;
+    IF (octet_length(body) <= 1048576 AND json_typeof(body::json) IS NOT NULL)
+        IS NOT TRUE THEN RETURN 'body'; END IF;
+    IF j ->> 'digest' IS DISTINCT FROM holdfast_digest(body) THEN RETURN 'digest'; END IF;
+    given := jsonb_strip_nulls(jsonb_build_object('1', j ->> 'job_id',
+        '2', j ->> 'request_id', '4', data ->> 'client_job_id',
+        '8', data ->> 'dedupe_key'));
+    IF key_kinds & ~16 <> coalesce(
+            (SELECT sum(key::integer) FROM jsonb_object_keys(given) AS key), 0)
+        OR key_kinds & 16 <> 0 AND NOT given ? '8'
+        OR (data ? 'content') <> (given <> '{}') THEN
+        RETURN 'key_kinds';
+    END IF;
+    -- A job_id that is the text of an internal id stands for that job.
+    name := replace(translate(regexp_replace(lower(j ->> 'job_id'), '^urn:uuid:', ''), '{}', ''),
+        '-', '');
+    IF name ~ '^[0-9a-f]{32}$' AND (j ->> 'refers_to')::uuid IS DISTINCT FROM name::uuid THEN
+        RETURN 'refers_to';
+    END IF;
+    RETURN holdfast_check_data(j ->> 'data', jsonb_strip_nulls(jsonb_build_object(
+        'policy', j -> 'policy', 'tenant', nullif(j ->> 'tenant', 'default'),
+        'job_id', j -> 'job_id', 'kind', nullif(CASE kind WHEN 1 THEN 'function' WHEN 2 THEN 'command' WHEN 3 THEN 'agent' WHEN 4 THEN 'bus' END, 'function'),
+        'task', j -> 'task', 'queue', nullif(j ->> 'queue', 'default'),
+        'priority', nullif(CASE priority WHEN 1 THEN 'critical' WHEN 2 THEN 'interactive' WHEN 3 THEN 'batch' END, 'interactive'),
+        'needs', nullif((j ->> 'needs')::bigint, 0), 'cpus', j -> 'cpus',
+        'memory_mb', j -> 'memory_mb', 'parent_id', j -> 'parent_id',
+        'link_kind', CASE link_kind WHEN 1 THEN 'child' WHEN 2 THEN 'retry' WHEN 3 THEN 'redrive' WHEN 4 THEN 'compensation' END, 'workflow_id', j -> 'workflow_id',
+        'step_index', j -> 'step_index', 'key_kinds', nullif(key_kinds, 0))), j ->> 'held_by');
+END $$;
+
+-- Refuse a submit that the law would not have written, that takes keys of no job of its own, or
+-- that names what is not there. A parent or a policy that is newer than the snapshot of a
+-- transaction cannot be told from none: such a transaction is to be tried again.
+CREATE FUNCTION holdfast_check_submit(asked jsonb) RETURNS void LANGUAGE plpgsql AS
+$$ DECLARE
+    wrong record;
+    missing text := CASE current_setting('transaction_isolation') WHEN 'read committed'
+        THEN 'foreign_key_violation' ELSE 'serialization_failure' END;
+BEGIN
+    SELECT j ->> 'id' AS id, holdfast_check_job(j) AS fault INTO wrong
+    FROM jsonb_array_elements(asked -> 'jobs') AS j WHERE holdfast_check_job(j) IS NOT NULL LIMIT 1;
+    IF FOUND THEN
+        PERFORM holdfast_refuse_submit(format('the %s of job %s is none that a submit may have',
+            wrong.fault, wrong.id), 'check_violation');
+    END IF;
+    WITH mine AS (
+        SELECT j ->> 'tenant' AS tenant, k.kind::text, k.key, j ->> 'id' AS id,
+            j ->> 'data' AS data
+        FROM jsonb_array_elements(asked -> 'jobs') AS j
+        CROSS JOIN LATERAL (VALUES
+            (1, j ->> 'job_id'), (2, j ->> 'request_id'),
+            (4, (j ->> 'data')::jsonb ->> 'client_job_id'),
+            (8, (j ->> 'data')::jsonb ->> 'dedupe_key')) AS k(kind, key)
+        WHERE k.key IS NOT NULL
+    ),
+    allowed AS (
+        SELECT tenant, kind, key, id,
+            encode(decode(data::jsonb ->> 'content', 'base64'), 'hex') AS digest,
+            encode(decode(data::jsonb ->> 'content', 'base64'), 'base64') = data::jsonb ->> 'content'
+                AND octet_length(decode(data::jsonb ->> 'content', 'base64')) = 16
+                AS sound
+        FROM mine
+    ),
+    taken AS (
+        SELECT k ->> 'tenant', k ->> 'kind', k ->> 'key', k ->> 'id', k ->> 'digest', true
+        FROM jsonb_array_elements(asked -> 'keys') AS k
+    )
+    SELECT 1 INTO wrong FROM (
+        (SELECT * FROM allowed EXCEPT ALL SELECT * FROM taken)
+        UNION ALL (SELECT * FROM taken EXCEPT ALL SELECT * FROM allowed)) AS d LIMIT 1;
+    IF FOUND THEN
+        PERFORM holdfast_refuse_submit('the keys are not those of the jobs', 'check_violation');
+    END IF;
+    SELECT d.id, d.policy, d.needs, d.parent_id INTO wrong
+    FROM jsonb_to_recordset(asked -> 'jobs')
+        AS d(id uuid, tenant text, policy bigint, needs bigint, parent_id uuid)
+    WHERE NOT EXISTS (SELECT 1 FROM policies AS p WHERE p.id = d.policy OFFSET 0)
+        AND NOT asked -> 'policies' @> jsonb_build_array(jsonb_build_object('id', d.policy))
+        OR NOT EXISTS (SELECT 1 FROM needs AS n WHERE n.id = d.needs OFFSET 0)
+        AND NOT asked -> 'needs' @> jsonb_build_array(jsonb_build_object('id', d.needs))
+        OR d.parent_id IS NOT NULL
+        AND NOT EXISTS (
+            SELECT 1 FROM jobs AS j WHERE j.id = d.parent_id AND j.tenant = d.tenant OFFSET 0)
+        AND NOT asked -> 'jobs' @> jsonb_build_array(
+            jsonb_build_object('id', d.parent_id, 'tenant', d.tenant))
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM holdfast_refuse_submit(format('job %s names a policy (%s), needs (%s) or a parent '
+            '(%s) that its tenant does not have', wrong.id, wrong.policy, wrong.needs,
+            wrong.parent_id), missing);
+    END IF;
+END $$;
+
 -- Remember policies and needs one by one, each unless it is there already: also where it is there
 -- for everybody but the caller's snapshot, to which ON CONFLICT would answer with an error.
 CREATE FUNCTION holdfast_remember(asked jsonb) RETURNS void LANGUAGE plpgsql AS
@@ -398,6 +622,7 @@ $$ DECLARE
 BEGIN
     FOR p IN SELECT * FROM jsonb_populate_recordset(NULL::policies, asked -> 'policies') ORDER BY id
     LOOP
+        PERFORM holdfast_check_policy(p);
         BEGIN
             INSERT INTO policies SELECT p.*;
         EXCEPTION WHEN unique_violation THEN NULL;
@@ -405,6 +630,7 @@ BEGIN
     END LOOP;
     FOR n IN SELECT * FROM jsonb_populate_recordset(NULL::needs, asked -> 'needs') ORDER BY id
     LOOP
+        PERFORM holdfast_check_needs(n);
         BEGIN
             INSERT INTO needs SELECT n.*;
         EXCEPTION WHEN unique_violation THEN NULL;
@@ -414,7 +640,7 @@ END $$;
 
 -- Submit inside a transaction of the caller's: the job is there exactly if the caller's rows are.
 -- Takes what holdfast/stores/postgres/enlisted.py writes: jobs that the law has decided on, their
--- keys, and the policies and needs that they name. Every job gets all its keys or is not made; who
+-- keys, and the policies and needs that they name; anything else is refused. Every job gets all its keys or is not made; who
 -- holds them is told, and what follows from that is for whoever asks to say. The settings are those
 -- of the store's own connections; the caller's may be any.
 CREATE FUNCTION holdfast_submit(asked jsonb) RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER
@@ -447,6 +673,7 @@ BEGIN
         WHERE NOT EXISTS (SELECT 1 FROM needs AS q WHERE q.id = p.id OFFSET 0)) THEN
         PERFORM holdfast_remember(asked);
     END IF;
+    PERFORM holdfast_check_submit(asked);
 
     -- A given job_id that is the text of an internal id stands for that job.
     SELECT coalesce(jsonb_object_agg(d.id, jsonb_build_object('id', j.id, 'job_id',

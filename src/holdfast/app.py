@@ -16,7 +16,7 @@ from holdfast.asking import Asker, Rehearsal, all_accepted
 from holdfast.bridge import Bridge
 from holdfast.context import Context
 from holdfast.enlisting import Enlisting
-from holdfast.errors import BadTask, HoldfastError, NoSuchJob, ReservedName
+from holdfast.errors import BadData, BadTask, HoldfastError, NoSuchJob, ReservedName
 from holdfast.flow.submit import refused_submit
 from holdfast.flow.why import Why, why
 from holdfast.jobs import JobHandle
@@ -294,10 +294,7 @@ class Holdfast(Enlisting):
             self.tasks,
             keeper_store=self.make_store(),
             children=LazyProcesses(lambda: self.reference, concurrency),
-            queues=[
-                check_not_reserved(check_text(queue, "queue", limit=200), "queue")
-                for queue in queues
-            ],
+            queues=_check_queues(queues),
             concurrency=check_number(concurrency, "concurrency", high=10_000),
             capabilities=frozenset(capabilities),
             grace_seconds=span_seconds(grace, "grace"),
@@ -405,3 +402,10 @@ class Holdfast(Enlisting):
             for known in [known for known in self._sessions if known.is_closed()]:
                 del self._sessions[known]
             return self._sessions.setdefault(loop, Session(self.make_store()))
+
+
+def _check_queues(queues: Sequence[str]) -> list[str]:
+    """Refuse what would make a worker that never works: no queue, or a name read as letters."""
+    if isinstance(queues, str) or not queues:
+        raise BadData(f"queues must be a list of at least one queue's name, not {queues!r}")
+    return [check_not_reserved(check_text(queue, "queue", limit=200), "queue") for queue in queues]

@@ -1,4 +1,4 @@
-"""Spans of time as people write them: `"5m"`, `"1h30m"`, seconds, or a timedelta."""
+"""Spans of time as people write them: `"5m"`, `"1h30m"`, seconds (`90`, `"90"`), a timedelta."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _WRITTEN = re.compile(
     r"(?:(?P<s>[\d.]+)s)?(?:(?P<ms>[\d.]+)ms)?",
     re.ASCII,
 )
+_SECONDS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _HINT = "say seconds (90), a text ('90s', '5m', '1h30m', '500ms') or a timedelta"
 
 
@@ -43,6 +44,8 @@ def span_micros(span: Span, what: str = "a span") -> int:
 
 
 def _read(text: str, what: str) -> float:
+    if _SECONDS.fullmatch(text):
+        return float(text)
     found = _WRITTEN.fullmatch(text.replace(" ", ""))
     parts = {unit: number for unit, number in found.groupdict().items() if number} if found else {}
     try:

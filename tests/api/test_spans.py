@@ -22,6 +22,8 @@ from holdfast.spans import span_micros, span_seconds
         ("2d", 172_800),
         ("0.5s", 0.5),
         ("0s", 0),
+        ("30", 30),
+        ("0.25", 0.25),
         (7, 7),
         (0.25, 0.25),
         (timedelta(minutes=2), 120),
@@ -34,7 +36,7 @@ def test_a_span_is_read_as_people_write_it(span: Any, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     "span",
-    ["", "5", "5x", "m", "1.2.3s", "-5m", "30m1h", "\u0665m", -1, timedelta(-1), True, None, [5],
+    ["", "5 5", "5x", "m", "1.2.3s", "-5m", "30m1h", "\u0665m", -1, timedelta(-1), True, None, [5],
      float("nan"), float("inf"), 1e308],
 )  # fmt: skip
 def test_what_is_no_span_is_refused_with_the_name_of_what_it_was_for(span: Any) -> None:

@@ -49,6 +49,24 @@ def test_jobs_are_listed_newest_first(place: str) -> None:
     ]
 
 
+def test_a_job_is_named_by_the_first_digits_of_its_id(place: str) -> None:
+    async def two(store: Store) -> list[str]:
+        return [str((await submit_one(store)).id) for _ in range(2)]
+
+    first, second = on(place, two)
+    shared = next(n for n in range(36) if first[n] != second[n])
+    assert answered(place, "show", first[: shared + 1])["job"]["id"] == first
+    assert answered(place, "cancel", second[: shared + 1].replace("-", ""))["state"] == "cancelled"
+    several = run(place, "why", first[:8])
+    assert several.exit_code == BAD_INPUT
+    assert first in several.stderr
+    assert second in several.stderr
+    assert run(place, "why", "0" * 8).exit_code == FOUND_PROBLEMS
+    # A name of a submitter's own is never read as the start of an id.
+    on(place, lambda store: submit_one(store, job_id=first[:8]))
+    assert answered(place, "show", first[:8])["job"]["job_id"] == first[:8]
+
+
 def test_jobs_are_narrowed_by_every_filter(place: str) -> None:
     on(place, _some)
     assert listed(place, "--state", "queued", "--state", "running") == ["runs", "waits"]

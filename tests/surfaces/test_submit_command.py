@@ -35,6 +35,19 @@ def test_a_job_is_submitted_with_its_arguments_and_terms(place: str) -> None:
     assert again.stdout == "job j was there before, and is queued\n"
 
 
+def test_a_bad_wait_leaves_no_job_behind(place: str) -> None:
+    refused = run(place, "submit", "t", "--wait", "soon")
+    assert refused.exit_code == BAD_INPUT
+    assert "--wait must be a span" in refused.stderr
+    assert answered(place, "ls")["jobs"] == []
+
+
+def test_a_wait_may_be_plain_seconds(place: str) -> None:
+    waited = run(place, "submit", "t", "--wait", "0")
+    assert waited.exit_code == FOUND_PROBLEMS
+    assert "result_timeout" in waited.stderr
+
+
 def test_every_option_reaches_the_job(place: str) -> None:
     answered(place, "submit", "other", "--job-id", "p")
     line = (

@@ -10,15 +10,19 @@ from uuid import UUID
 
 import typer
 
-from holdfast.errors import BadData
+from holdfast.errors import BadData, NoSuchJob
 from holdfast.lifecycle.job import Actor, JobId
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.states import Role, State
 from holdfast.lifecycle.times import SECOND
-from holdfast.operations import Operations
+from holdfast.operations import Operations, Which
+from holdfast.ports import Query
 from holdfast.spans import span_micros
 
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job_id, or the internal id.")]
+JobName = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="A job_id, the internal id, or enough of its first digits."),
+]
 Tenant = Annotated[
     str | None,
     typer.Option("--tenant", help="Whose job it is; else the token's, or the tenant `default`."),
@@ -49,6 +53,30 @@ def operator() -> Actor:
     except (KeyError, OSError):
         name = "cli"
     return Actor(Role.CONTROL, name)
+
+
+async def find_job(operations: Operations, name: str) -> Which:
+    """Return the id that a name is the start of; any other name is returned as it is.
+
+    BadData if several ids start with it. A job_id chosen by its submitter is never cut short.
+    """
+    if not _PREFIX.fullmatch(name):
+        return name
+    try:
+        return (await operations.get(name)).id
+    except NoSuchJob:
+        digits = name.replace("-", "").lower()
+        last = JobId(UUID(digits.ljust(32, "f")))
+        page = await operations.find(Query(before=last, limit=2))
+        found = [job for job in page.jobs if job.id.hex.startswith(digits)]
+    if len(found) > 1:
+        several = ", ".join(str(job.id) for job in found)
+        raise BadData(f"several jobs' ids start with {name}: {several}, …; give more digits")
+    return found[0].id if found else name
+
+
+_PREFIX = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{1,4}){0,5}", re.ASCII | re.IGNORECASE)
+"""At least the first group of an id. A whole id fits no less, and is found as it is."""
 
 
 def check_texts(**options: str | None) -> None:

@@ -22,6 +22,7 @@ from holdfast.cli.asking import (
     Tenant,
     Until,
     check_texts,
+    find_job,
     read_cursor,
     read_delay,
 )
@@ -129,7 +130,7 @@ def show_command(
     """Show one dead letter with its error; also of a job that was denied or timed out."""
 
     async def work(operations: Operations) -> DeadLetter:
-        return await operations.letter(job)
+        return await operations.letter(await find_job(operations, job))
 
     letter = run(with_operations(url, tenant, work))
     if as_json:
@@ -197,7 +198,7 @@ class Redrive(Struct, frozen=True, kw_only=True):
 
     async def one(self, operations: Operations, name: str) -> tuple[Job, Job]:
         """Redrive one; gives the dead job and the new one."""
-        dead = await operations.get(name)
+        dead = await operations.get(await find_job(operations, name))
         new = await operations.redrive(
             dead.id,
             wish=self.wish,
@@ -251,7 +252,7 @@ def discard_command(
         return await operations.discard_all(wanted, reason=note, before=before, limit=limit)
 
     async def one(operations: Operations) -> Job:
-        return await operations.discard(job or "", reason=note)
+        return await operations.discard(await find_job(operations, job or ""), reason=note)
 
     if job is None:
         settle_many(url, asked, bulk, some)

@@ -23,6 +23,7 @@ from holdfast.cli.asking import (
     Tenant,
     Until,
     check_texts,
+    find_job,
     read_cursor,
     read_state,
     read_time,
@@ -110,7 +111,7 @@ def cancel_job(
     """Cancel a job: at once where nobody holds it, else its owner is asked to end it."""
 
     async def work(operations: Operations) -> Job:
-        return await operations.cancel(job, hard=hard, reason=reason)
+        return await operations.cancel(await find_job(operations, job), hard=hard, reason=reason)
 
     record = run(with_operations(url, tenant, work))
     if as_json:

@@ -14,7 +14,7 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from holdfast.cli.asking import JobName, Tenant
+from holdfast.cli.asking import JobName, Tenant, find_job
 from holdfast.cli.running import (
     DEFAULT_URL,
     AsJson,
@@ -26,7 +26,7 @@ from holdfast.cli.running import (
 )
 from holdfast.cli.showing import moment, plain, say
 from holdfast.errors import BadData
-from holdfast.operations import Operations
+from holdfast.operations import Operations, Which
 from holdfast.ports import LOG_LINES, LogLine
 
 LOOK_SECONDS = 0.5
@@ -77,14 +77,15 @@ def show_logs(
 
     async def work(operations: Operations) -> list[LogLine]:
         wish = Wish(level=_level(level), attempt=attempt)
-        lines = await operations.logs(job, limit=LOG_LINES)
+        found = await find_job(operations, job)
+        lines = await operations.logs(found, limit=LOG_LINES)
         shown = [line for line in lines if wish.covers(line)][-tail:]
         if not follow:
             return shown
         for line in shown:
             _say(line, as_json)
         after = lines[-1].position if lines else 0
-        async for line in following(operations, job, after):
+        async for line in following(operations, found, after):
             if wish.covers(line):
                 _say(line, as_json)
         return []
@@ -99,7 +100,7 @@ def show_logs(
         _say(line, as_json)
 
 
-async def following(operations: Operations, job: str, after: int) -> AsyncIterator[LogLine]:
+async def following(operations: Operations, job: Which, after: int) -> AsyncIterator[LogLine]:
     """Tell lines as they come, until the job has ended."""
     ended = False
     while True:

@@ -30,6 +30,7 @@ from holdfast.cli import (
     worker,
     workers,
 )
+from holdfast.cli.app_option import accept_app
 from holdfast.cli.running import telling
 
 # A command module offers `register(app)`, which adds what it has; nothing joins in another way.
@@ -95,3 +96,4 @@ def main(
 
 for register in REGISTRATIONS:
     register(app)
+accept_app(app)

@@ -13,7 +13,7 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from holdfast.cli.asking import JobName, Tenant
+from holdfast.cli.asking import JobName, Tenant, find_job
 from holdfast.cli.lineage import say_lineage
 from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_operations
 from holdfast.cli.showing import (
@@ -63,7 +63,7 @@ def show_job(
         return
 
     async def work(operations: Operations) -> tuple[Job, list[ReadEvent]]:
-        found = await operations.get(job)
+        found = await operations.get(await find_job(operations, job))
         return found, await operations.history(found.id)
 
     record, log = run(with_operations(url, tenant, work))
@@ -83,7 +83,7 @@ def show_job(
 
 def _show_tree(job: str, tenant: str | None, url: str, *, as_json: bool) -> None:
     async def work(operations: Operations) -> Lineage:
-        return await operations.lineage(job)
+        return await operations.lineage(await find_job(operations, job))
 
     shown = run(with_operations(url, tenant, work))
     if as_json:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.asking import JobName, Tenant
+from holdfast.cli.asking import JobName, Tenant, find_job
 from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_operations
 from holdfast.cli.showing import plain, say
 from holdfast.errors import BadData
@@ -55,7 +55,9 @@ def send_signal(
     async def work(operations: Operations) -> Job:
         body = check_body(payload.encode(errors="surrogatepass"), "--payload")
         check_text(name, "NAME")
-        return await operations.signal(job, name, body, request_id=request_id)
+        return await operations.signal(
+            await find_job(operations, job), name, body, request_id=request_id
+        )
 
     _told(run(with_operations(url, tenant, work)), name, as_json)
 
@@ -78,8 +80,9 @@ def resolve_step(
 
     async def work(operations: Operations) -> Job:
         said = _result(happened, result)
+        found = await find_job(operations, job)
         return await operations.resolve(
-            job, step, happened=bool(happened), result=said, force=force
+            found, step, happened=bool(happened), result=said, force=force
         )
 
     _told(run(with_operations(url, tenant, work)), f"resolve:{step}", as_json)

@@ -34,6 +34,7 @@ from holdfast.lifecycle.payload import check_body, check_text, decode_body, enco
 from holdfast.lifecycle.states import Priority
 from holdfast.operations import Operations, Wanted
 from holdfast.ports import Submitted
+from holdfast.spans import span_seconds
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="The task's name.")]
 Arguments = Annotated[
@@ -139,6 +140,8 @@ def submit_job(
             correlation_id=correlation,
             labels=dict(_pair(label, "--label") for label in labels) if labels else None,
         )
+        # Before anything is submitted: a bad option must not leave a job behind.
+        wait_seconds = _seconds(wait)
 
     async def work(operations: Operations) -> Submitted:
         [answer] = await operations.submit([wanted])
@@ -149,7 +152,7 @@ def submit_job(
     made = run(with_operations(url, tenant, work))
     if not as_json:
         _say_submitted(made)
-    outcome = None if wait is None else _waited(made, wait, tenant, url)
+    outcome = None if wait_seconds is None else _waited(made, wait_seconds, tenant, url)
     if as_json:
         print_json(_as_data(made, outcome))
     elif outcome is not None:
@@ -158,12 +161,16 @@ def submit_job(
         raise typer.Exit(FOUND_PROBLEMS)
 
 
-def _waited(made: Submitted, wait: str, tenant: str | None, url: str) -> Outcome:
+def _seconds(wait: str | None) -> float | None:
+    try:
+        return None if wait is None else span_seconds(wait, "--wait")
+    except ValueError as error:
+        raise BadData(str(error)) from error
+
+
+def _waited(made: Submitted, seconds: float, tenant: str | None, url: str) -> Outcome:
     async def work(operations: Operations) -> Outcome:
-        try:
-            return (await operations.outcome(made.job.id, wait)).outcome
-        except ValueError as error:
-            raise BadData(str(error)) from error
+        return (await operations.outcome(made.job.id, seconds)).outcome
 
     return run(with_operations(url, tenant, work))
 

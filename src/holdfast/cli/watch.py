@@ -22,7 +22,15 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from holdfast.cli.asking import OfQueue, OfState, OfTask, OfTenant, check_texts, read_state
+from holdfast.cli.asking import (
+    OfQueue,
+    OfState,
+    OfTask,
+    OfTenant,
+    check_texts,
+    find_job,
+    read_state,
+)
 from holdfast.cli.live import Changes, jobs_table, line
 from holdfast.cli.running import (
     DEFAULT_URL,
@@ -116,7 +124,7 @@ def watch(
 
 async def _look(operations: Operations, names: Sequence[str], query: Query) -> Look:
     if names:
-        found = [await operations.get(name) for name in names]
+        found = [await operations.get(await find_job(operations, name)) for name in names]
         return Look(now=await operations.now(), jobs=found)
     counts: Counter[State] = Counter()
     for depth in await operations.queues():

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import typer
 
-from holdfast.cli.asking import JobName, Tenant
+from holdfast.cli.asking import JobName, Tenant, find_job
 from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_operations
 from holdfast.cli.showing import plain, say_facts
 from holdfast.flow.reasons import Reason, tell
@@ -29,7 +29,7 @@ def why(
     """Say what a job is doing, why it is not running, and who did that."""
 
     async def work(operations: Operations) -> Why:
-        return await operations.why(job)
+        return await operations.why(await find_job(operations, job))
 
     answer = run(with_operations(url, tenant, work))
     if as_json:

@@ -7,6 +7,7 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Annotated
@@ -186,7 +187,7 @@ def _own_port(first: int) -> int:
 
 
 def load_app(reference: str, url: str | None = None) -> Holdfast:
-    """Import the app that a reference names; what is wrong with it is told in one line."""
+    """Import the app that a reference names; what is wrong with it is one line, with its place."""
     module_name, _, name = reference.partition(":")
     name = name or "app"
     # As `python -m` does: a user's module lies beside where the command is typed.
@@ -194,8 +195,11 @@ def load_app(reference: str, url: str | None = None) -> Holdfast:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise typer.BadParameter(f"{reference}: {error}", param_hint="MODULE:APP") from error
+    except Exception as error:
+        raise typer.BadParameter(
+            f"{reference} cannot be imported: {_place(error)}{type(error).__name__}: {error}",
+            param_hint="MODULE:APP",
+        ) from error
     app = getattr(module, name, None)
     if not isinstance(app, Holdfast):
         raise typer.BadParameter(
@@ -205,3 +209,19 @@ def load_app(reference: str, url: str | None = None) -> Holdfast:
         with telling():
             app.use(url)
     return app
+
+
+def _place(error: Exception) -> str:
+    """Name the line of the app's own code that the import failed at, if it got that far."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: "
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen") and frame.filename not in _IMPORTERS
+    ]
+    return f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
+
+
+_IMPORTERS = (__file__, importlib.__file__)
+"""Files whose frames are about the import, not about what is imported."""

@@ -60,6 +60,8 @@ class JobView(Struct, frozen=True, kw_only=True):
     deadline_at: Instant | None
     timeout_at: Instant | None
     owner: str | None
+    lost_owner: str | None
+    """The last owner, if it was lost: nobody knows whether its run has ended."""
     lease_expires_at: Instant | None
     held_by: tuple[str, ...]
     cancel_requested: Cancel | None

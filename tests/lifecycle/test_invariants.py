@@ -33,6 +33,7 @@ letter           | dead_lettered       | letter
 exit_code        |                     | ended
 result_ptr       |                     | ended
 late_results     |                     | ended
+lost_owner       |                     | queued stalled failed cancelled timed_out dead_lettered
 """
 UNSUCCESSFUL = "failed cancelled timed_out denied dead_lettered"
 SOMETHING: dict[str, Any] = {
@@ -45,6 +46,7 @@ SOMETHING: dict[str, Any] = {
     "letter": Letter.OPEN,
     "result_ptr": "s3://r",
     "late_results": ("1:w1",),
+    "lost_owner": "w1",
 }
 STATES = [state for state in State if state is not State.UNKNOWN]
 

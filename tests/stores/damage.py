@@ -198,6 +198,7 @@ FIRST: dict[str, Any] = {
         "job_id",
         "workflow_id",
         "owner",
+        "lost_owner",
         "wait_for",
         "error_code",
         "result_ptr",

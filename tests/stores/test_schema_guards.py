@@ -76,6 +76,7 @@ TRIED: dict[str, tuple[Any, ...]] = {
     "exit_code": (None, 0),
     "result_ptr": (None, "s3://x"),
     "late_results": ((), ("1:late",)),
+    "lost_owner": (None, "somebody"),
     "retention": (Retention.LIVE, Retention.CLEANING, Retention.CLEANED),
     "attempt": (-1, 0, 1, 2),
     "failures": (-1, 0, 1, 3),
@@ -243,6 +244,7 @@ _TEXTS = (
     "wait_for",
     "held_by",
     "late_results",
+    "lost_owner",
 )
 OPEN_AT_THE_END = ("rev", "updated_at", "late_results", "letter", "retention", "version")
 """What annotations, the janitor and a newer version still change on a job that has ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,17 @@ from holdfast.lifecycle.job import Actor, Job
 from holdfast.lifecycle.payload import encode_body
 from holdfast.lifecycle.states import Cancel, Link, Role, State
 from holdfast.ports import Store
-from holdfast.testing.acts import claim, claim_one, do, job_in, running_job, stored, submit_one
-from holdfast.testing.factories import CONTROL, owner_of
+from holdfast.testing.acts import (
+    claim,
+    claim_one,
+    do,
+    job_in,
+    passed,
+    running_job,
+    stored,
+    submit_one,
+)
+from holdfast.testing.factories import CONTROL, RECONCILER, SHORT_RUN, owner_of
 from tests.flow.families import child_of
 from tests.surfaces.commands import HOSTILE, answered, assert_harmless, dead, on, run
 
@@ -127,6 +137,25 @@ def test_a_job_is_shown_with_attempts_events_and_error(place: str) -> None:
     ]  # fmt: skip
     assert events.endswith("(3 more: heartbeats, and what --events leaves out)")
     assert error == "job_retrying: ValueError: no\n  Traceback\n  ValueError: no"
+
+
+async def _lost_and_cancelled(store: Store) -> None:
+    job = await running_job(store, queue="q", job_id="lost", policy=SHORT_RUN)
+    now = await passed(store, job.lease_expires_at)
+    job = await do(store, job, c.Stall(actor=RECONCILER, as_of=now))
+    await do(store, job, c.Cancel(actor=CONTROL))
+
+
+def test_a_job_cancelled_after_its_owner_was_lost_is_shown_with_the_missing_evidence(
+    place: str,
+) -> None:
+    on(place, _lost_and_cancelled)
+    shown = run(place, "show", "lost").stdout
+    assert "lost owner     worker-1; kill: unconfirmed" in shown
+    assert "kill unconfirmed" in shown
+    assert (
+        json.loads(run(place, "show", "lost", "--json").stdout)["job"]["lost_owner"] == "worker-1"
+    )
 
 
 async def _told(store: Store) -> None:

@@ -137,6 +137,7 @@ def _say_record(job: Job, first: ReadEvent) -> None:
             ("letter", "" if job.letter is None else job.letter.value),
             ("tries", f"{job.failures} of {job.policy.max_attempts} failed"),
             ("owner", plain(job.owner)),
+            ("lost owner", _lost_owner(job)),
             ("lease until", "" if job.lease_expires_at is None else instant(job.lease_expires_at)),
             ("cancel asked", asked),
             ("held by", plain(", ".join(job.held_by))),
@@ -148,6 +149,14 @@ def _say_record(job: Job, first: ReadEvent) -> None:
             ("ended", "" if job.finished_at is None else instant(job.finished_at)),
         ],
     )
+
+
+def _lost_owner(job: Job) -> str:
+    """Name the owner that was lost; where the job has ended, nobody saw its run end."""
+    if job.lost_owner is None:
+        return ""
+    kill = "; kill: unconfirmed" if job.terminal else ""
+    return f"{plain(job.lost_owner)}{kill}"
 
 
 def _followers(job: Job, log: list[ReadEvent]) -> list[tuple[str, str]]:

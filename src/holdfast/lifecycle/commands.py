@@ -220,6 +220,7 @@ class TimeOut(Failing, frozen=True, kw_only=True):
     as_of: int | None = None
     epoch: int = 1
     killed: bool = True
+    """Whether an owner killed the run; of one that was lost nobody knows."""
 
 
 class DeadLetter(Failing, frozen=True, kw_only=True):

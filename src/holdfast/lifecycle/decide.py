@@ -16,6 +16,7 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import apply
 from holdfast.lifecycle.job import (
     NO_FACTS,
+    UNCONFIRMED,
     UNKILLABLE,
     Actor,
     Change,
@@ -394,7 +395,8 @@ def _lose(record: Draft, row: Row, command: c.Lose) -> Decision:
         return _refuse("lease_live", record, f"is held by {record.owner} with a live lease")
     letter = Letter.OPEN if record.policy.letter_on_fail else None
     # From stalled, the stall has counted what this attempt cost: an attempt fails at most once.
-    return _failure(record, row, command, counted=record.state in OWNED, letter=letter)
+    kill = _evidence(record, command.actor.role)
+    return _failure(record, row, command, counted=record.state in OWNED, letter=letter, kill=kill)
 
 
 def _retry(record: Draft, row: Row, command: c.Retry) -> Decision:
@@ -434,6 +436,7 @@ def _stall(record: Draft, row: Row, command: c.Stall) -> Decision:
         failures=failures if costs else None,
         releases=None if costs else record.releases + 1,
         last_owner=record.owner,
+        kill=UNCONFIRMED,
     )
     delay = stall_delay(record, failures, command.jitter) if costs else 0
     return _change(record, row, command, run_at=After(delay), facts=facts)
@@ -478,7 +481,8 @@ def _time_out(record: Draft, row: Row, command: c.TimeOut) -> Decision:
             return _refuse("no_time_limit", record, "has no timeout and no deadline")
     elif not _is_late(record, command.as_of, command.epoch):
         return _refuse("not_due", record, "has not reached its timeout or deadline")
-    kill = _evidence(record, command.actor.role) if command.killed else None
+    role = command.actor.role
+    kill = _evidence(record, role) if role is not Role.OWNER or command.killed else None
     return _failure(record, row, command, counted=record.state in OWNED, kill=kill)
 
 
@@ -493,7 +497,10 @@ def _dead_letter(record: Draft, row: Row, command: c.DeadLetter) -> Decision:
         and not _lost_lease(record, command.as_of, command.epoch)
     ):
         return _refuse("lease_live", record, f"is held by {record.owner} with a live lease")
-    return _failure(record, row, command, counted=owned, stage=command.stage)
+    # An owner that ends its job in the dead letters has seen the handler end.
+    role = command.actor.role
+    kill = None if role is Role.OWNER else _evidence(record, role)
+    return _failure(record, row, command, counted=owned, stage=command.stage, kill=kill)
 
 
 def _signal(record: Draft, row: Row, command: c.SignalJob) -> Decision:
@@ -575,13 +582,13 @@ def _is_late(record: Draft, as_of: int | None, epoch: int) -> bool:
 
 def _last_owner(record: Draft, command: c.Command) -> str | None:
     # By the label: a sweep may run in the owner's process and bear its name.
-    return None if record.owner == command.actor.label else record.owner
+    return None if record.owner == command.actor.label else record.owner or record.lost_owner
 
 
 def _evidence(record: Draft, role: Role) -> str | None:
     if record.state not in OWNED:
-        return None
-    return "confirmed" if role is Role.OWNER else "unconfirmed"
+        return UNCONFIRMED if record.lost_owner is not None else None
+    return "confirmed" if role is Role.OWNER else UNCONFIRMED
 
 
 def _refuse(code: str, record: Draft, text: str) -> Refusal:

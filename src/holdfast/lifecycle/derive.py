@@ -12,7 +12,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.lifecycle.job import NO_FACTS, Event, Job, LoggedEvent, Record, Signal
+from holdfast.lifecycle.job import (
+    NO_FACTS,
+    UNCONFIRMED,
+    Event,
+    Job,
+    LoggedEvent,
+    Record,
+    Signal,
+)
 from holdfast.lifecycle.states import BEATS, HOLDABLE, OWNED, TERMINAL, Letter, State
 from holdfast.lifecycle.times import T, later
 
@@ -109,7 +117,7 @@ def _own(record: Record[T], event: Event[T], target: State, changes: dict[str, A
     changes["lease_expires_at"] = event.lease_expires_at
     if target is _CLAIMED and source is not _CLAIMED:
         changes.update(owner=event.actor, epoch=event.facts.epoch or 1, attempt=event.attempt)
-        changes.update(started_at=None, timeout_at=_timeout(record, event, target))
+        changes.update(started_at=None, timeout_at=_timeout(record, event, target), lost_owner=None)
     elif target is _RUNNING and source is _CLAIMED:
         changes["started_at"] = event.at
         changes["timeout_at"] = _timeout(record, event, target)
@@ -171,6 +179,8 @@ def _facts(record: Record[T], event: Event[T], changes: dict[str, Any]) -> None:
         changes["held_by"] = tuple(hold for hold in record.held_by if hold != facts.unheld)
     if facts.signal is not None or facts.consumed is not None:
         changes["signals"] = _signals(record, event)
+    if facts.kill == UNCONFIRMED and record.owner is not None:
+        changes["lost_owner"] = record.owner
     if facts.late is not None:
         changes["late_results"] = (*record.late_results, facts.late)
     if changes["state"] in TERMINAL and record.state not in TERMINAL:

@@ -25,6 +25,10 @@ _S = State
 KNOWN = LIVE | TERMINAL
 _CLAIMED_ONCE = OWNED | {_S.WAITING, _S.RETRYING, _S.STALLED, _S.SUCCEEDED}
 _NEVER_CLAIMED = frozenset({_S.PENDING, _S.DENIED})
+_MAYBE_LOST = frozenset(
+    {_S.STALLED, _S.QUEUED, _S.FAILED, _S.CANCELLED, _S.TIMED_OUT, _S.DEAD_LETTERED}
+)
+"""Where a job may be whose last owner was lost."""
 
 
 class Rule(Struct, frozen=True):
@@ -95,6 +99,7 @@ RULES: tuple[Rule, ...] = (
     _only("exit_code", TERMINAL),
     _only("result_ptr", TERMINAL),
     _only("late_results", TERMINAL),
+    _only("lost_owner", _MAYBE_LOST),
     Rule(
         "retention_terminal",
         lambda record: record.retention is Retention.LIVE or record.state in TERMINAL,

@@ -79,6 +79,9 @@ class Record(Struct, Generic[T_co], frozen=True, kw_only=True, gc=False):
     wait_for: str | None = None
     signals: tuple[Signal, ...] = ()
     late_results: tuple[str, ...] = ()
+    lost_owner: str | None = None
+    """Who held it last, if that ownership was taken away: whether its run has ended, nobody knows.
+    Until the next claim; a job that ends with it says `kill: unconfirmed`."""
     updated_at: T_co
     started_at: T_co | None = None
     finished_at: T_co | None = None
@@ -148,8 +151,8 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     unheld: str | None = None
     cancel: Cancel | None = None
     kill: str | None = None
-    """Evidence of a cancelled or timed out run: `confirmed` or `unconfirmed`; while it still runs,
-    that it cannot be killed: `unkillable`."""
+    """Evidence of how a run ended: `confirmed` where its owner killed it, `unconfirmed` where the
+    owner was lost before; while it still runs, that it cannot be killed: `unkillable`."""
     wait_for: str | None = None
     signal: str | None = None
     consumed: int | None = None
@@ -173,6 +176,7 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 NO_FACTS = Facts()
 UNKILLABLE = "unkillable"
+UNCONFIRMED = "unconfirmed"
 RESERVED = "holdfast:"
 """Begins the names of signals that nobody but Holdfast itself sends."""
 RESOLVE = "resolve:"

@@ -127,6 +127,7 @@ _REST = (
     ("releases", None),
     ("cancel_requested", "code"),
     ("late_results", "tuple"),
+    ("lost_owner", None),
     ("error_code", None),
     ("exit_code", None),
     ("result_ptr", None),

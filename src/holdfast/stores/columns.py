@@ -70,6 +70,7 @@ JOB_COLUMNS = (
     "wait_for",
     "signals",
     "late_results",
+    "lost_owner",
     "updated_at",
     "started_at",
     "finished_at",

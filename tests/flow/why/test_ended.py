@@ -73,6 +73,17 @@ async def test_ended_without_proof_of_the_kill(store: Store) -> None:
     assert "its owner worker-1 was lost, so its kill is unconfirmed" in answer.text
 
 
+async def test_cancelled_after_its_owner_was_lost_names_that_owner(store: Store) -> None:
+    job = await running_job(store, policy=SHORT_RUN)
+    now = await passed(store, job.lease_expires_at)
+    job = await do(store, job, c.Stall(actor=RECONCILER, as_of=now))
+    job = await do(store, job, c.Cancel(actor=CONTROL))
+    answer, reason = await ask(store, job, r.Ended)
+
+    assert (reason.kill, reason.last_owner) == ("unconfirmed", "worker-1")
+    assert "its owner worker-1 was lost, so its kill is unconfirmed" in answer.text
+
+
 async def test_denied_says_by_whom(store: Store) -> None:
     job = await submit(store, admitted=False)
     deny = c.Deny(actor=SCHEDULER, rule="no-prod", body=b'"not here"')

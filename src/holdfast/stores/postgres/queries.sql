@@ -145,7 +145,7 @@ u AS (
         state = {{state.claimed}}, rev = j.rev + 1, attempt = j.attempt + 1, owner = $3,
         epoch = k.epoch, lease_expires_at = greatest(k.now, j.updated_at) + p.lease,
         timeout_at = greatest(k.now, j.updated_at) + p.start_timeout, started_at = NULL,
-        updated_at = greatest(k.now, j.updated_at)
+        lost_owner = NULL, updated_at = greatest(k.now, j.updated_at)
     FROM (
         SELECT *, (SELECT now FROM clock) AS now, (SELECT epoch FROM clock) AS epoch
         FROM picked OFFSET 0) AS k
@@ -283,6 +283,7 @@ FROM clock
     cancel_requested = coalesce((d.rest->>'cancel_requested')::smallint, j.cancel_requested),
     signals = nullif(coalesce(d.rest->>'signals', j.signals), '[]'),
     late_results = coalesce(d.rest->>'late_results', j.late_results),
+    lost_owner = coalesce(d.rest->>'lost_owner', j.lost_owner),
     error_code = coalesce(d.rest->>'error_code', j.error_code),
     exit_code = coalesce((d.rest->>'exit_code')::int, j.exit_code),
     result_ptr = coalesce(d.rest->>'result_ptr', j.result_ptr),

@@ -80,6 +80,7 @@ CREATE TABLE jobs (
     wait_for text,
     signals text,
     late_results text,
+    lost_owner text,
     result_digest bytea,
     error_code text,
     result_ptr text,

@@ -86,7 +86,8 @@ LEFT JOIN events AS e ON e.id = p.id AND e.rev = 1
 -- The one place where SQL restates an edge of the law: queued, retrying, stalled -> claimed.
 WITH d(id, rev, attempt, lease, timeout_at, at) AS (VALUES (?, ?, ?, ?, ?, ?))
 UPDATE jobs SET state = {{state.claimed}}, rev = d.rev, attempt = d.attempt, owner = ?, epoch = ?,
-    lease_expires_at = d.lease, timeout_at = d.timeout_at, started_at = NULL, updated_at = d.at
+    lease_expires_at = d.lease, timeout_at = d.timeout_at, started_at = NULL, lost_owner = NULL,
+    updated_at = d.at
 FROM d WHERE jobs.id = d.id
 
 -- name: claim_event

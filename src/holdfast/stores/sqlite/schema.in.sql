@@ -66,6 +66,7 @@ CREATE TABLE jobs (
     wait_for TEXT,
     signals TEXT,
     late_results TEXT,
+    lost_owner TEXT,
     result_digest BLOB,
     error_code TEXT,
     result_ptr TEXT,

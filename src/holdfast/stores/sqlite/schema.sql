@@ -69,6 +69,7 @@ CREATE TABLE jobs (
     wait_for TEXT,
     signals TEXT,
     late_results TEXT,
+    lost_owner TEXT,
     result_digest BLOB,
     error_code TEXT,
     result_ptr TEXT,
@@ -107,6 +108,7 @@ CREATE TABLE jobs (
     CONSTRAINT exit_code_only CHECK (exit_code IS NULL OR (16128 >> state & 1)),
     CONSTRAINT result_ptr_only CHECK (result_ptr IS NULL OR (16128 >> state & 1)),
     CONSTRAINT late_results_only CHECK (late_results IS NULL OR (16128 >> state & 1)),
+    CONSTRAINT lost_owner_only CHECK (lost_owner IS NULL OR (11908 >> state & 1)),
     CONSTRAINT retention_terminal CHECK (retention = 1 OR (16128 >> state & 1)),
     CONSTRAINT attempt_by_state CHECK (CASE WHEN (4098 >> state & 1) THEN attempt = 0 WHEN (504 >> state & 1) THEN attempt > 0 ELSE attempt >= 0 END),
     CONSTRAINT counters CHECK (rev >= 1 AND failures BETWEEN 0 AND attempt AND releases >= 0 AND beats >= 0),
@@ -135,14 +137,14 @@ CREATE INDEX jobs_queue ON jobs (queue, id) WHERE queue <> 'default';
 CREATE TRIGGER jobs_birth AFTER INSERT ON jobs WHEN NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.releases <> 0 OR NEW.state NOT IN (1, 2)
     OR NEW.updated_at <> NEW.created_at OR NEW.started_at IS NOT NULL OR NEW.signals IS NOT NULL
 BEGIN SELECT RAISE(ABORT, 'holdfast: a job that was not submitted refused on jobs'); END;
-CREATE TRIGGER jobs_move AFTER UPDATE OF rev, state, attempt, failures, releases, epoch, owner, lease_expires_at, timeout_at, run_at, held_by, cancel_requested, wait_for, signals, late_results, updated_at, started_at, finished_at, result_digest, error_code, exit_code, result_ptr, letter, retention, beats, version ON jobs WHEN NOT CASE NEW.rev - OLD.rev
+CREATE TRIGGER jobs_move AFTER UPDATE OF rev, state, attempt, failures, releases, epoch, owner, lease_expires_at, timeout_at, run_at, held_by, cancel_requested, wait_for, signals, late_results, lost_owner, updated_at, started_at, finished_at, result_digest, error_code, exit_code, result_ptr, letter, retention, beats, version ON jobs WHEN NOT CASE NEW.rev - OLD.rev
         WHEN 1 THEN (CASE OLD.state WHEN 1 THEN 15366 WHEN 2 THEN 15372 WHEN 3 THEN 11992 WHEN 4 THEN 12272 WHEN 5 THEN 3108 WHEN 6 THEN 11336 WHEN 7 THEN 11916 WHEN 8 THEN 256 WHEN 9 THEN 512 WHEN 10 THEN 1024 WHEN 11 THEN 2048 WHEN 12 THEN 4096 WHEN 13 THEN 8192 ELSE 0 END >> NEW.state & 1)
         ELSE NEW.rev > OLD.rev AND (CASE OLD.state WHEN 3 THEN 12272 WHEN 4 THEN 12272 WHEN 5 THEN 4 ELSE 0 END >> NEW.state & 1) END
     OR NEW.attempt <> OLD.attempt + (NEW.state = 3 AND OLD.state <> 3)
     OR NEW.updated_at < OLD.updated_at
     OR OLD.retention = 3
 BEGIN SELECT RAISE(ABORT, 'holdfast: an illegal move refused on jobs'); END;
-CREATE TRIGGER jobs_frozen AFTER UPDATE OF failures, releases, started_at, finished_at, run_at, cancel_requested, signals, result_digest, error_code, exit_code, result_ptr ON jobs
+CREATE TRIGGER jobs_frozen AFTER UPDATE OF failures, releases, started_at, finished_at, run_at, cancel_requested, signals, lost_owner, result_digest, error_code, exit_code, result_ptr ON jobs
 WHEN OLD.finished_at IS NOT NULL
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of an outcome refused on jobs'); END;
 CREATE TRIGGER jobs_retention AFTER UPDATE OF retention ON jobs

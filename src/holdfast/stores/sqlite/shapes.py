@@ -30,6 +30,7 @@ VARYING = (
     "wait_for",
     "signals",
     "late_results",
+    "lost_owner",
     "started_at",
     "finished_at",
     "result_digest",

@@ -368,6 +368,33 @@ class Operations:
         facts = (await last(store, job)).facts
         assert (facts.kill, facts.last_owner) == ("unconfirmed", "worker-7")
 
+    @pytest.mark.req("A18")
+    async def test_an_end_after_a_stall_says_that_the_kill_is_unconfirmed(
+        self, store: Store
+    ) -> None:
+        for end in (
+            c.Cancel(actor=CONTROL),
+            c.DeadLetter(actor=RECONCILER, error_code="exhausted_retries", stage="exec"),
+        ):
+            job = await running_job(store, policy=SHORT_RUN, owner="worker-7")
+            now = await passed(store, job.lease_expires_at)
+            stalled = await do(store, job, c.Stall(actor=RECONCILER, as_of=now))
+            ended = await do(store, stalled, end)
+
+            assert (stalled.lost_owner, ended.lost_owner) == ("worker-7", "worker-7")
+            facts = (await last(store, ended)).facts
+            assert (facts.kill, facts.last_owner) == ("unconfirmed", "worker-7")
+            assert await stored(store, ended.id) == ended
+
+    async def test_a_claim_forgets_the_owner_that_was_lost(self, store: Store) -> None:
+        job = await running_job(store, policy=SHORT_RUN, queue="work")
+        now = await passed(store, job.lease_expires_at)
+        await do(store, job, c.Stall(actor=RECONCILER, as_of=now))
+        again = (await claim_one(store, "work", owner="worker-8")).job
+
+        assert again.lost_owner is None
+        assert await stored(store, again.id) == again
+
     async def test_time_out_by_the_owner(self, store: Store) -> None:
         for state in (State.CLAIMED, State.RUNNING):
             job = await job_in(store, state)

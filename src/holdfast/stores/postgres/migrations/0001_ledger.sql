@@ -80,6 +80,7 @@ CREATE TABLE jobs (
     wait_for text,
     signals text,
     late_results text,
+    lost_owner text,
     result_digest bytea,
     error_code text,
     result_ptr text,
@@ -116,6 +117,7 @@ CREATE TABLE jobs (
     CONSTRAINT exit_code_only CHECK (exit_code IS NULL OR state >= 8),
     CONSTRAINT result_ptr_only CHECK (result_ptr IS NULL OR state >= 8),
     CONSTRAINT late_results_only CHECK (late_results IS NULL OR state >= 8),
+    CONSTRAINT lost_owner_only CHECK (lost_owner IS NULL OR (state) = ANY ('{2,7,9,10,11,13}'::smallint[])),
     CONSTRAINT retention_terminal CHECK (retention = 1 OR state >= 8),
     CONSTRAINT attempt_by_state CHECK (CASE WHEN (state) = ANY ('{1,12}'::smallint[]) THEN attempt = 0 WHEN state BETWEEN 3 AND 8 THEN attempt > 0 ELSE attempt >= 0 END),
     CONSTRAINT counters CHECK (rev >= 1 AND failures BETWEEN 0 AND attempt AND releases >= 0 AND beats >= 0),
@@ -145,7 +147,7 @@ CREATE TRIGGER jobs_birth AFTER INSERT ON jobs FOR EACH ROW
     WHEN (NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.releases <> 0 OR NEW.state NOT IN (1, 2)
     OR NEW.updated_at <> NEW.created_at OR NEW.started_at IS NOT NULL OR NEW.signals IS NOT NULL)
     EXECUTE FUNCTION holdfast_refuse('a job that was not submitted');
-CREATE TRIGGER jobs_move AFTER UPDATE OF rev, state, attempt, failures, releases, epoch, owner, lease_expires_at, timeout_at, run_at, held_by, cancel_requested, wait_for, signals, late_results, updated_at, started_at, finished_at, result_digest, error_code, exit_code, result_ptr, letter, retention, beats, version ON jobs FOR EACH ROW
+CREATE TRIGGER jobs_move AFTER UPDATE OF rev, state, attempt, failures, releases, epoch, owner, lease_expires_at, timeout_at, run_at, held_by, cancel_requested, wait_for, signals, late_results, lost_owner, updated_at, started_at, finished_at, result_digest, error_code, exit_code, result_ptr, letter, retention, beats, version ON jobs FOR EACH ROW
     WHEN (NOT CASE NEW.rev - OLD.rev
         WHEN 1 THEN (OLD.state * 16 + NEW.state) = ANY ('{17,18,26,27,28,29,34,35,42,43,44,45,51,52,54,55,57,58,59,61,68,69,70,71,72,73,74,75,77,82,85,90,91,99,102,106,107,109,114,115,119,121,122,123,125,136,153,170,187,204,221}'::smallint[])
         ELSE NEW.rev > OLD.rev AND (OLD.state * 16 + NEW.state) = ANY ('{52,53,54,55,56,57,58,59,61,68,69,70,71,72,73,74,75,77,82}'::smallint[]) END
@@ -165,6 +167,7 @@ $$ BEGIN
         OR NEW.run_at IS DISTINCT FROM OLD.run_at
         OR NEW.cancel_requested IS DISTINCT FROM OLD.cancel_requested
         OR NEW.signals IS DISTINCT FROM OLD.signals
+        OR NEW.lost_owner IS DISTINCT FROM OLD.lost_owner
         OR NEW.result_digest IS DISTINCT FROM OLD.result_digest
         OR NEW.error_code IS DISTINCT FROM OLD.error_code
         OR NEW.exit_code IS DISTINCT FROM OLD.exit_code
@@ -174,7 +177,7 @@ $$ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-CREATE TRIGGER jobs_frozen AFTER UPDATE OF failures, releases, started_at, finished_at, run_at, cancel_requested, signals, result_digest, error_code, exit_code, result_ptr ON jobs FOR EACH ROW
+CREATE TRIGGER jobs_frozen AFTER UPDATE OF failures, releases, started_at, finished_at, run_at, cancel_requested, signals, lost_owner, result_digest, error_code, exit_code, result_ptr ON jobs FOR EACH ROW
     WHEN (OLD.finished_at IS NOT NULL)
     EXECUTE FUNCTION holdfast_keep_outcome();
 CREATE TRIGGER jobs_retention AFTER UPDATE OF retention ON jobs FOR EACH ROW

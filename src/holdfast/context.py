@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, overload
@@ -22,9 +22,10 @@ from holdfast.durable.children import ChildHandle, Spawnable, child_submission, 
 from holdfast.durable.driving import Steps
 from holdfast.durable.messages import Reply, Request
 from holdfast.durable.replay import Durable
-from holdfast.durable.steps import step, step_terms
+from holdfast.durable.steps import count_step, step, step_terms
 from holdfast.errors import HoldfastError
 from holdfast.joblog import JobLogger
+from holdfast.lifecycle.linked import first_job
 from holdfast.lifecycle.payload import Body, encode_body
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.ports import Claimed
@@ -90,6 +91,8 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     workflow_id: str | None = None
     compensates: str | None = None
     """The job that this one undoes."""
+    lineage: str = ""
+    """The first job of its line of retries and redrives, by its internal id; see `effect_key`."""
 
     @property
     def traceparent(self) -> str | None:
@@ -122,6 +125,10 @@ class Cancelled:
         if self.reason is None:
             yield from self._waiter().__await__()
         return self.reason or ""
+
+    def __repr__(self) -> str:
+        """Show whether it was asked for, and why."""
+        return f"<Cancelled: {self.reason}>" if self.reason else "<Cancelled: no>"
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait in a thread until it is asked for, or the time is up; tells whether it was."""
@@ -223,6 +230,15 @@ class Context:
         """What to hand to a resource outside, so that it can refuse an attempt that was fenced."""
         return Token(self.job.id, self.epoch, self.attempt)
 
+    def effect_key(self, step: str | None = None) -> str:
+        """Return the key by which others recognise the effect of a step: an idempotency key.
+
+        The same in every attempt, retry and redrive. Without a name it is the key of the step that
+        is running; given the name of a step it is that of the next use of the name, or, inside of
+        that step, of the present one.
+        """
+        return f"{self.job.lineage}/{self.durable.effect_name(step)}"
+
     @property
     def time_left(self) -> float | None:
         """Seconds until the timeout or the deadline, whichever is first; None without either."""
@@ -253,7 +269,7 @@ class Context:
         """Renew the lease now. Not needed while the worker lives: its keeper does it."""
         self._link.heartbeat()
 
-    async def step(
+    def step(
         self,
         name: str,
         fn: Callable[..., Any],
@@ -263,7 +279,7 @@ class Context:
         backoff: Span = "500ms",
         verify: Callable[..., Any] | None = None,
         **kwargs: Any,
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Do something once, whatever happens to this attempt: its result is remembered.
 
         A later attempt gets the result and does not call `fn` again. Named by `name` and how often
@@ -274,7 +290,10 @@ class Context:
         asking = None if verify is None else partial(verify, *args, **kwargs)
         terms = step_terms(retries, backoff, asking)
         call = partial(fn, *args, **kwargs)
-        return await self.durable.drive(step(self.durable, name, call, terms))
+        # Counted here and not once it runs: of steps under one name that run side by side, each
+        # has the number in which the handler called it.
+        use = count_step(self.durable, name)
+        return self.durable.drive(step(self.durable, name, use, call, terms))
 
     async def sleep(self, span: Span) -> None:
         """Park the job: its slot is free, and it goes on after the time, even after a restart."""
@@ -403,7 +422,8 @@ class SyncCalls:
         durable = self._context.durable
         asking = None if verify is None else partial(verify, *args, **kwargs)
         terms = step_terms(retries, backoff, asking)
-        return durable.drive_sync(step(durable, name, partial(fn, *args, **kwargs), terms))
+        use = count_step(durable, name)
+        return durable.drive_sync(step(durable, name, use, partial(fn, *args, **kwargs), terms))
 
     def sleep(self, span: Span) -> None:
         """Park the job; see `Context.sleep`."""
@@ -449,4 +469,5 @@ def _job_facts(claimed: Claimed) -> JobFacts:
         parent_id=parent_id,
         workflow_id=job.workflow_id,
         compensates=parent_id if is_compensation(job) else None,
+        lineage=str(first_job(job, made)),
     )

@@ -9,6 +9,7 @@ from holdfast.durable.verdicts import Happened, NotHappened
 from holdfast.errors import BadData
 from holdfast.flow.history import ReadEvent
 from holdfast.flow.outcomes import next_try
+from holdfast.flow.redrive import Wish
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.payload import encode_body
 from holdfast.lifecycle.states import State
@@ -117,11 +118,26 @@ class JobHandle(Generic[R_co]):
         self.record = await operations.signal(self.record.id, name, body, request_id=request_id)
 
     async def redrive(
-        self, *, reason: str | None = None, request_id: str | None = None
+        self,
+        *,
+        from_start: bool = False,
+        again: bool = False,
+        reason: str | None = None,
+        request_id: str | None = None,
     ) -> JobHandle[R_co]:
-        """Submit its dead letter again, as a new job linked to it; repeated, it is the same one."""
+        """Submit it again after it failed, as a new job that resumes where this one ended.
+
+        Recorded steps, waits and children are not done again; `from_start` does all of it again.
+        Repeated, it returns the same job, unless `again` asks for another one.
+        """
         operations = await self._home.operations()
-        record = await operations.redrive(self.record.id, reason=reason, request_id=request_id)
+        record = await operations.redrive(
+            self.record.id,
+            wish=Wish(from_start=from_start),
+            again=again,
+            reason=reason,
+            request_id=request_id,
+        )
         return JobHandle(record, self._home, self._read_result)
 
     async def resolve(

@@ -130,6 +130,8 @@ class Redriving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     queue: str | None = None
     retries: int | None = None
     delay_seconds: float = 0.0
+    from_start: bool = False
+    """Do all of it again, instead of continuing from the recorded steps."""
     again: bool = False
     """Also if it was redriven or discarded before."""
     reason: str | None = None
@@ -162,6 +164,8 @@ class RedrivingAll(LettersWanted, frozen=True, kw_only=True, forbid_unknown_fiel
     to_queue: str | None = None
     retries: int | None = None
     delay_seconds: float = 0.0
+    from_start: bool = False
+    """Do all of it again, instead of continuing from the recorded steps."""
     reason: str | None = None
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.errors import BadData, StoreUnavailable
 from holdfast.flow.clean import DAY, Cleaned, Terms, clean, is_over, read_term
+from holdfast.flow.redrive import discard, redrive
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Change, Job, JobId
 from holdfast.lifecycle.states import (
@@ -22,9 +23,10 @@ from holdfast.lifecycle.states import (
     State,
 )
 from holdfast.ports import Outcome, Rejected, Store, Submitted
-from holdfast.testing.acts import all_jobs, do, job_in, stored, submit_one
+from holdfast.testing.acts import all_jobs, claim_one, do, job_in, stored, submit_one
 from holdfast.testing.factories import CONTROL, JANITOR, new_job, owner_of
 from tests.flow.families import child_of, end
+from tests.lifecycle.factories import dead_letter
 
 AT_ONCE = Terms(succeeded=0, unsuccessful=0, open_letters=0, beats=0)
 
@@ -236,6 +238,42 @@ async def test_a_job_is_kept_while_what_undoes_it_may_be_redriven(either_store: 
 
     assert await retention(either_store, job) == [Retention.LIVE]
     assert await bodies(either_store, job) > 0
+
+
+async def test_a_job_is_kept_while_the_one_that_resumes_it_may_read_its_steps(
+    either_store: Store,
+) -> None:
+    job = await job_in(either_store, State.DEAD_LETTERED, body=b'{"n":1}')
+    child = await child_of(either_store, job, State.SUCCEEDED)
+    new = await redrive(either_store, job.id, CONTROL)
+    await cleaned(either_store)
+    assert await retention(either_store, job, child) == [Retention.LIVE] * 2
+    claimed = await claim_one(either_store, job.queue)
+    assert claimed.job.id == new.id
+    [first] = await either_store.events(new.id, limit=1)
+    assert first.created is not None
+    assert (first.created.resumes, first.created.lineage) == (job.id, job.id)
+    new = await do(either_store, claimed.job, c.Start(actor=owner_of(claimed.job)))
+    await do(either_store, new, c.Complete(actor=owner_of(new)))
+    await cleaned(either_store)
+
+    assert await retention(either_store, job, child, new) == [Retention.CLEANED] * 3
+
+
+async def test_a_job_is_kept_while_the_one_that_resumed_it_may_be_redriven(
+    either_store: Store,
+) -> None:
+    job = await job_in(either_store, State.DEAD_LETTERED, body=b'{"n":1}')
+    new = await redrive(either_store, job.id, CONTROL)
+    claimed = (await claim_one(either_store, job.queue)).job
+    await do(either_store, claimed, dead_letter(owner_of(claimed)))
+    terms = Terms(succeeded=0, unsuccessful=0, open_letters=None)
+    await cleaned(either_store, terms)
+    assert await retention(either_store, job) == [Retention.LIVE]
+    await discard(either_store, new.id, CONTROL)
+    await cleaned(either_store, terms)
+
+    assert await retention(either_store, job, new) == [Retention.CLEANED] * 2
 
 
 async def test_a_long_ledger_is_gone_through_a_stretch_at_a_time(either_store: Store) -> None:

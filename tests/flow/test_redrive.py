@@ -295,7 +295,7 @@ async def test_a_redrive_is_found_again_even_when_the_request_is_erased(store: S
 
 
 @pytest.mark.parametrize("act", [redrive, discard])
-@pytest.mark.parametrize("state", [State.RUNNING, State.SUCCEEDED, State.TIMED_OUT, State.FAILED])
+@pytest.mark.parametrize("state", [State.RUNNING, State.SUCCEEDED, State.TIMED_OUT])
 async def test_what_has_no_letter_is_neither_redriven_nor_discarded(
     store: Store, state: State, act: Any
 ) -> None:

@@ -178,11 +178,12 @@ def test_a_redriven_letter_stays_redriven_and_is_not_discarded(state: State) -> 
     assert refused(life, c.Discarded(actor=CONTROL)) == "letter_redriven"
 
 
-def test_a_job_that_failed_without_a_letter_has_nothing_to_redrive_or_discard() -> None:
+def test_a_job_that_failed_without_a_letter_is_redriven_once_and_has_nothing_to_discard() -> None:
     life = life_in(State.FAILED)
-
-    assert refused(life, c.Redriven(actor=CONTROL, again=True)) == "no_dead_letter"
     assert refused(life, c.Discarded(actor=CONTROL)) == "no_dead_letter"
+
+    assert life.do(c.Redriven(actor=CONTROL)).next.letter is Letter.REDRIVEN
+    life.repeat(c.Redriven(actor=CONTROL))
 
 
 def test_cleaning_comes_before_cleaned_and_each_may_be_repeated() -> None:

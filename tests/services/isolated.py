@@ -140,3 +140,31 @@ def says(ctx: Context) -> None:
         raise ValueError("odd")
     except ValueError:
         ctx.log.exception("it failed")
+
+
+@app.task(isolate="process", retries=0)
+def closed_shop(ctx: Context, file: str, gate: str) -> list[str]:
+    """Charge, then fail while a file is not there."""
+    key = ctx.effect_key("charge")
+    done = [ctx.sync.step("charge", note, file, key)]
+    done += ctx.sync.gather(ctx.sync.spawn(child_of_shop, file))
+    if not Path(gate).exists():
+        raise OSError("the shop is closed")
+    return [*done, ctx.sync.step("ship", lambda: note(file, ctx.effect_key()))]
+
+
+@app.task(isolate="process", retries=0)
+def child_of_shop(file: str) -> str:
+    """Have an effect in a child."""
+    return note(file, "child")
+
+
+@app.task(isolate="process", retries=0)
+def renamed(ctx: Context, file: str, gate: str) -> str:
+    """Do a step under another name while a file is there."""
+    name = "other" if Path(gate).exists() else "charge"
+    done: str = ctx.sync.step(name, note, file, "charge")
+    if ctx.attempt == 1:
+        Path(gate).touch()
+    ctx.sync.wait_for("go")
+    return done

@@ -54,6 +54,26 @@ async def test_a_parent_in_a_thread_has_children_too(app: Holdfast) -> None:
         assert await (await parent.submit()).result(LIMIT) == [0, 2, 4]
 
 
+async def test_a_child_that_the_store_refuses_fails_its_parent_and_not_the_worker(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    async def leaf(number: int) -> str:
+        return f"done {number}"
+
+    @app.task(retries=0)
+    async def parent(ctx: Context) -> str:
+        return str(await ctx.spawn(leaf, 2))
+
+    taken = (await leaf.submit(1)).record.id
+    monkeypatch.setattr("holdfast.durable.children.mint_id", lambda: taken)
+    async with app.worker() as worker:
+        with pytest.raises(JobDeadLettered, match="is taken by another job"):
+            await (await parent.submit()).result(LIMIT)
+        assert await (await leaf.submit(3)).result(LIMIT) == "done 3"
+    assert worker.died is None
+
+
 async def test_a_slot_is_free_while_a_parent_waits(app: Holdfast) -> None:
     @app.task
     async def leaf() -> str:

@@ -11,9 +11,11 @@ import pytest
 
 from holdfast.app import Holdfast
 from holdfast.errors import JobDeadLettered
+from holdfast.lifecycle.job import MISMATCH
 from holdfast.lifecycle.linked import compensation_id
 from holdfast.lifecycle.states import State
 from tests.services import isolated
+from tests.services.eventually import waits_for
 from tests.services.isolated import noted, pids
 from tests.services.test_worker import LIMIT, types, until
 
@@ -107,3 +109,34 @@ async def test_a_compensation_runs_where_its_task_does(app: Holdfast, file: str,
     ]
     assert os.getpid() not in pids(file)
     assert (await types(job))[-1] == "compensated"
+
+
+async def test_a_redrive_resumes_in_another_process(
+    app: Holdfast, file: str, tmp_path: Path
+) -> None:
+    gate = tmp_path / "open"
+    async with app.worker(**BRISK):
+        dead = await isolated.closed_shop.submit(file, str(gate))
+        with pytest.raises(JobDeadLettered):
+            await dead.result(LIMIT)
+        gate.touch()
+        again = await dead.redrive()
+        charge, ship = (f"{dead.record.id}/{step}" for step in ("charge", "ship"))
+        assert await again.result(LIMIT) == [charge, "child", ship]
+    assert noted(file) == [charge, "child", ship]
+
+
+async def test_a_step_mismatch_in_a_process_parks_the_job(
+    app: Holdfast, file: str, tmp_path: Path
+) -> None:
+    gate = tmp_path / "renamed"
+    async with app.worker(**BRISK):
+        job = await isolated.renamed.submit(file, str(gate))
+        await waits_for(job, "go")
+        await job.signal("go")
+        await waits_for(job, MISMATCH)
+        assert "'charge'" in (await app.why(job.id)).text
+        gate.unlink()
+        await job.signal(MISMATCH)
+        assert await job.result(LIMIT) == "charge"
+    assert (noted(file), job.record.failures) == (["charge"], 0)

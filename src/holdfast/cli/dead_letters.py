@@ -80,6 +80,12 @@ Retries = Annotated[
 Delay = Annotated[
     str | None, typer.Option("--delay", help="Let it be due only after so long: 5m, 1h30m.")
 ]
+FromStart = Annotated[
+    bool,
+    typer.Option(
+        "--from-start", help="Do all of it again, instead of continuing from its recorded steps."
+    ),
+]
 Again = Annotated[
     bool, typer.Option("--again", help="Also if it was redriven or discarded before.")
 ]
@@ -154,6 +160,7 @@ def redrive_command(
     to_queue: ToQueue = None,
     retries: Retries = None,
     delay: Delay = None,
+    from_start: FromStart = False,
     again: Again = False,
     note: Note = None,
     request_id: Request = None,
@@ -162,16 +169,20 @@ def redrive_command(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a dead job's work again, as a new job that is linked to it.
+    """Submit the work of a dead or failed job again, as a new job that is linked to it.
 
-    Once: repeated, it answers with the job that was made. Keys (job_id, dedupe_key and the like)
-    stay with the dead job.
+    The new job resumes: steps, waits and children that are recorded are not done again, unless
+    --from-start is given. Repeated, it returns the job that was made. Keys (job_id, dedupe_key and
+    the like) stay with the dead job.
     """
     asked = Filters(queue=queue, task=task, tenant=tenant, reason=reason, since=since, until=until)
     bulk = Bulk(limit=limit, yes=yes, dry_run=dry_run, as_json=as_json)
     run(check_choice(job, everything, asked, bulk, alone=again or request_id is not None))
     how = Redrive(
-        wish=run(_wish(to_queue, retries, delay)), again=again, note=note, request_id=request_id
+        wish=run(_wish(to_queue, retries, delay, from_start)),
+        again=again,
+        note=note,
+        request_id=request_id,
     )
     if job is None:
         settle_many(url, asked, bulk, how.some)
@@ -185,7 +196,8 @@ def redrive_command(
     if as_json:
         print_json({"job": str(dead.id), "redriven_as": str(new.id), "state": new.state})
     else:
-        say(out, f"job {plain(dead.public_id)} redriven as {new.id}")
+        how_far = "from the start" if from_start else "resuming from its recorded steps"
+        say(out, f"job {plain(dead.public_id)} redriven as {new.id}, {how_far}")
 
 
 class Redrive(Struct, frozen=True, kw_only=True):
@@ -217,9 +229,11 @@ class Redrive(Struct, frozen=True, kw_only=True):
         )
 
 
-async def _wish(queue: str | None, retries: int | None, delay: str | None) -> Wish:
+async def _wish(
+    queue: str | None, retries: int | None, delay: str | None, from_start: bool
+) -> Wish:
     check_texts(**{"to-queue": queue})
-    return Wish(queue=queue, retries=retries, delay=read_delay(delay))
+    return Wish(queue=queue, retries=retries, delay=read_delay(delay), from_start=from_start)
 
 
 @dlq.command("discard")

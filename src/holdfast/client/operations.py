@@ -244,6 +244,7 @@ class RemoteOperations:
             queue=wish.queue,
             retries=wish.retries,
             delay_seconds=wish.delay / SECOND,
+            from_start=wish.from_start,
             again=again,
             reason=reason,
         )
@@ -291,6 +292,7 @@ class RemoteOperations:
             to_queue=wish.queue,
             retries=wish.retries,
             delay_seconds=wish.delay / SECOND,
+            from_start=wish.from_start,
             reason=reason,
         )
         return (await self._ask("POST", "/v1/dead-letters/redrive", body=body)).read(Settled)

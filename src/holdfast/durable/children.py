@@ -12,12 +12,13 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from msgspec.structs import replace
 
 from holdfast.durable.driving import Effect
-from holdfast.durable.messages import Gather, Gathered, Spawn, Written
+from holdfast.durable.messages import Gather, Gathered, Spawn, Spawned, Unsettled
 from holdfast.durable.replay import Durable, answered
 from holdfast.errors import BadData, about
 from holdfast.flow.outcomes import Outcome
 from holdfast.identity import mint_id
 from holdfast.lifecycle.family import groups, wait_name
+from holdfast.lifecycle.job import ELSEWHERE
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.reserved import check_not_reserved
@@ -131,10 +132,26 @@ def spawn(
     use, entry = yield from durable.arrive("child", child.task)
     if entry is not None:
         made = decode_body(entry.body)
-        return ChildHandle(made["id"], made["number"], task)
+        id_, number = made["id"], made["number"]
+        if entry.carried and not durable.is_given_up(number):
+            id_ = yield from _spawn_again(durable, use, replace(child, step_index=number), id_)
+        return ChildHandle(id_, number, task)
     number = durable.next_child()
-    answered((yield Spawn(use, replace(child, step_index=number))), Written)
+    answered((yield Spawn(use, replace(child, step_index=number))), Spawned)
     return ChildHandle(str(child.id), number, task)
+
+
+def _spawn_again(
+    durable: Durable, use: int, child: Submission, id_: str
+) -> Generator[Effect, Any, str]:
+    """Have a child, in place of one that the job before this one had spawned.
+
+    One that succeeded is kept. Any other ended with that job, or was why it failed: it is resumed.
+    """
+    reply = yield Spawn(use, child, id_)
+    if isinstance(reply, Unsettled):
+        yield from durable.recheck(ELSEWHERE)
+    return str(answered(reply, Spawned).id)
 
 
 def gather(
@@ -152,6 +169,9 @@ def gather(
         found = yield from _outcomes(durable, wait_name(numbers), [ids[n] for n in numbers])
         outcomes |= zip(numbers, found, strict=True)
     results: list[Any] = []
+    failed = {number: error for number, one in outcomes.items() if (error := one.error())}
+    if failed:
+        durable.gave_up(failed, next(iter(failed.values())))
     for child in children:
         outcome = outcomes[child.number]
         error = outcome.error()
@@ -166,21 +186,23 @@ def _outcomes(durable: Durable, name: str, ids: list[str]) -> Generator[Effect, 
         # Waits of earlier attempts come first: the children that they were for have ended.
         while durable.is_recorded("wait", name):
             yield from durable.wait(name, None)
-        found = yield from _ended(durable, ids)
-        if found is not None:
-            return found
+        reply = yield from _ended(durable, ids)
+        if reply.outcomes is not None:
+            return reply.outcomes
+        if reply.elsewhere:
+            yield from durable.recheck(ELSEWHERE)
         # It comes back where what it waits for was sent from outside: then look again.
         yield from durable.wait(name, None)
 
 
-def _ended(durable: Durable, ids: list[str]) -> Generator[Effect, Any, list[Outcome] | None]:
-    """Read what became of children; None if one of them has not ended."""
+def _ended(durable: Durable, ids: list[str]) -> Generator[Effect, Any, Gathered]:
+    """Read what became of children, if all of them have ended."""
     durable.check_not_over()
     found: list[Outcome] = []
     while len(found) < len(ids):
         asked = Gather(ids[len(found) : len(found) + GATHERED])
         reply: Gathered = answered((yield asked), Gathered)
         if reply.outcomes is None:
-            return None
+            return reply
         found += reply.outcomes
-    return found
+    return Gathered(found)

@@ -24,6 +24,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     failed: bool = False
     """It raised what its body tells, and the handler went on."""
     timed_out: bool = False
+    carried: bool = False
+    """A child of the job that this one continues from."""
     body: bytes | None = None
 
 
@@ -61,6 +63,8 @@ class Spawn(Struct, frozen=True, tag=True):
     use: int
     child: Submission
     """Its `step_index` is how many came before it; whose child it is, the worker knows."""
+    resumes: str | None = None
+    """The child in whose place it comes, spawned by the job that this one continues from."""
 
 
 class Gather(Struct, frozen=True, tag=True):
@@ -79,6 +83,16 @@ class Written(Struct, frozen=True, tag=True):
     """It is durable."""
 
 
+class Spawned(Struct, frozen=True, tag=True):
+    """The child is durable: a new one, or the one that has succeeded before."""
+
+    id: str
+
+
+class Unsettled(Struct, frozen=True, tag=True):
+    """The child in whose place another is to come has not ended yet."""
+
+
 class Signalled(Struct, frozen=True, tag=True):
     """The signal was there."""
 
@@ -90,6 +104,8 @@ class Gathered(Struct, frozen=True, tag=True):
 
     outcomes: list[Outcome] | None
     """None: one of those that were asked about has not ended."""
+    elsewhere: bool = False
+    """None of this job's own: nobody will wake it."""
 
 
 class Parked(Struct, frozen=True, tag=True):
@@ -101,9 +117,13 @@ class Refused(Struct, frozen=True, tag=True):
 
     code: str
     message: str
+    permanent: bool = False
+    """No further try will help."""
 
 
 Request: TypeAlias = Recall | Record | Begin | Await | Spawn | Gather
-Reply: TypeAlias = Recalled | Written | Signalled | Gathered | Parked | Refused
+Reply: TypeAlias = (
+    Recalled | Written | Spawned | Unsettled | Signalled | Gathered | Parked | Refused
+)
 Ask: TypeAlias = Callable[[Request, Callable[[Reply], None]], None]
 """How a request reaches the worker; the reply comes by a call, in any thread."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -36,6 +37,7 @@ from holdfast.errors import (
     StepMismatch,
     WaitTimeout,
 )
+from holdfast.lifecycle.family import groups, named_children, wait_name
 from holdfast.lifecycle.job import RESERVED
 from holdfast.lifecycle.payload import check_text, decode_body
 from holdfast.lifecycle.times import HORIZON, LONGEST_SPAN, seconds
@@ -49,6 +51,19 @@ TURNS = 3
 
 _around: ContextVar[Ticket | None] = ContextVar("holdfast_step", default=None)
 """The step that the caller runs inside of, if it does."""
+_running: ContextVar[tuple[str, int] | None] = ContextVar("holdfast_running_step", default=None)
+"""The name and the use of that step, while its function or its verifier is called."""
+
+
+@contextmanager
+def running_step(name: str, use: int) -> Iterator[None]:
+    """Let the function of a step know which one it is."""
+    before = _running.get()
+    _running.set((name, use))
+    try:
+        yield
+    finally:
+        _running.set(before)
 
 
 class Suspended(BaseException):
@@ -76,6 +91,8 @@ class Durable(Driver):
         """Steps that failed, and whose errors the handler may go past."""
         self._children = 0
         """How many children there are, of earlier attempts too."""
+        self._given_up: set[int] = set()
+        """Children whose errors an earlier attempt went past."""
 
     def wait_for(self, signal: str, seconds: float | None) -> Steps:
         """Take the oldest signal of a name; park until there is one."""
@@ -106,6 +123,11 @@ class Durable(Driver):
         if entry.timed_out:
             raise WaitTimeout(f"no signal {signal!r} came in time")
         return decode_body(entry.body)
+
+    def recheck(self, name: str) -> Steps:
+        """Park the job for a while: the next attempt looks again."""
+        request = Await(name, self._uses["wait", name] + 1)
+        return (yield from self.inside(self._await(request), alone=True))
 
     def _await(self, request: Await) -> Steps:
         reply = yield request
@@ -161,6 +183,17 @@ class Durable(Driver):
         self._check_not_nested(kind, name)
         self._uses[kind, name] += 1
         return self._uses[kind, name]
+
+    def effect_name(self, name: str | None) -> str:
+        """Name the effect of a step, with the number of its use where that is not the first."""
+        running = _running.get()
+        if name is None and running is None:
+            raise BadData("effect_key takes the name of a step where it is called outside of one")
+        if running is not None and name in (None, running[0]):
+            name, use = running
+        else:
+            use = self._uses["step", name or ""] + 1
+        return f"{name}#{use}" if use > 1 else f"{name}"
 
     def recall(self, kind: str, name: str, use: int) -> Generator[Effect, Any, Entry | None]:
         """Find what is recorded of a call; None where it is new, and may come now."""
@@ -224,6 +257,22 @@ class Durable(Driver):
         """Whether an earlier attempt made the call that would come next under this name."""
         return (kind, name, self._uses[kind, name] + 1) in self._unvisited
 
+    def is_given_up(self, number: int) -> bool:
+        """Whether an earlier attempt went past the error of a child: it stays as it ended."""
+        return number in self._given_up
+
+    def gave_up(self, numbers: Iterable[int], error: Exception) -> None:
+        """Remember, where the handler goes on, that it went past the errors of these children.
+
+        A redrive runs children again that did not succeed; not those whose failure has led to
+        what is recorded after them.
+        """
+        for group in groups(numbers):
+            name = wait_name(group)
+            use = self.count("step", name)
+            if self._unvisited.pop(("step", name, use), None) is None:
+                self.failed(name, use, error)
+
     def next_child(self) -> int:
         """Number another child."""
         self._children += 1
@@ -234,6 +283,9 @@ class Durable(Driver):
             self._recalled = True
             numbers = [decode_body(one.body)["number"] for one in entries if one.kind == "child"]
             self._children = max(numbers, default=-1) + 1
+            for one in entries:
+                if one.kind == "step" and one.failed:
+                    self._given_up.update(named_children(one.name))
             self._unvisited = {(one.kind, one.name, one.use): one for one in entries}
 
     def _check_order(self, kind: str, name: str) -> Generator[Effect, Any, None]:
@@ -264,7 +316,8 @@ def _check_span(wanted: float | None) -> None:
 def answered(reply: Reply, wanted: type[Any]) -> Any:
     """Insist on an answer of a kind; a refusal is raised."""
     if isinstance(reply, Refused):
-        raise HoldfastError(reply.message, code=reply.code)
+        kind = PermanentError if reply.permanent else HoldfastError
+        raise kind(reply.message, code=reply.code)
     if not isinstance(reply, wanted):
         raise HoldfastError(f"the worker answered {type(reply).__name__}")
     return reply

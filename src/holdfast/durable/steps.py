@@ -14,10 +14,10 @@ from holdfast.durable.codec import codec_of
 from holdfast.durable.driving import Call, Effect, Pause, Steps
 from holdfast.durable.failures import remembered
 from holdfast.durable.messages import Begin, Entry, Record
-from holdfast.durable.replay import NAME_LIMIT, Durable
+from holdfast.durable.replay import NAME_LIMIT, Durable, running_step
 from holdfast.durable.verdicts import NOT_HAPPENED, UNKNOWN, Happened, NotHappened, Unknown, Verdict
 from holdfast.errors import BadData, UnfitResult
-from holdfast.lifecycle.job import RESOLVE
+from holdfast.lifecycle.job import RESERVED, RESOLVE
 from holdfast.lifecycle.payload import check_number, check_text, encode_body
 from holdfast.spans import Span, span_seconds
 
@@ -45,10 +45,16 @@ def step_terms(retries: int, backoff: Span, verify: Callable[[], Any] | None) ->
     return Terms(retries, span_seconds(backoff, "backoff"), verify)
 
 
-def step(durable: Durable, name: str, call: partial[Any], terms: Terms) -> Steps:
-    """Do something once: a recorded result is returned, else the function is called."""
+def count_step(durable: Durable, name: str) -> int:
+    """Count a use of a step's name."""
     check_text(name, "a step's name", limit=NAME_LIMIT)
-    use = durable.count("step", name)
+    if name.startswith(RESERVED):
+        raise BadData(f"names of steps that begin with {RESERVED!r} are Holdfast's own")
+    return durable.count("step", name)
+
+
+def step(durable: Durable, name: str, use: int, call: partial[Any], terms: Terms) -> Steps:
+    """Do something once: a recorded result is returned, else the function is called."""
     try:
         return (yield from _recalled_or_done(_Doing(durable, name, use, call, terms)))
     except asyncio.CancelledError:
@@ -119,7 +125,8 @@ class _Doing:
         if first and self._verify is not None:
             yield from self._begin()
         try:
-            value = yield Call(self._call, self.name)
+            with running_step(self.name, self.use):
+                value = yield Call(self._call, self.name)
         except Exception as error:  # noqa: BLE001  whatever it was, it may be tried again
             return _Raised(error)
         return (yield from self._record(value))
@@ -131,7 +138,7 @@ class _Doing:
         """Ask whether a step that was begun had its effect: its verifier, else a person."""
         # A person's word stands, whatever the verifier would say by now.
         if not self.durable.is_recorded("wait", self._answer):
-            verdict = (yield Call(self._verify)) if self._verify is not None else UNKNOWN
+            verdict = UNKNOWN if self._verify is None else (yield from self._ask(self._verify))
             if isinstance(verdict, Happened | NotHappened):
                 return verdict
             if not isinstance(verdict, Unknown):
@@ -145,6 +152,10 @@ class _Doing:
         # Begun anew: what was said of the last beginning is not said of this one.
         yield from self.durable.inside(self._begin())
         return NOT_HAPPENED
+
+    def _ask(self, verify: Callable[[], Any]) -> Steps:
+        with running_step(self.name, self.use):
+            return (yield Call(verify))
 
     def _read(self, said: Any) -> Any:
         """Read a result that a person gave, as plain JSON."""

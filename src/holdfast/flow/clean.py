@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from holdfast.errors import BadData
+from holdfast.flow.succession import newest
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
 from holdfast.lifecycle.job import Actor, Change, Job, JobId, Refusal
@@ -94,7 +95,7 @@ async def clean(
         aged = await store.aged(ended_before=before, after=after, look_at=look_at)
         report.next = aged.next
         over = [job for job in aged.jobs if is_over(job, terms, now)]
-        needed = await _needed_above(store, over)
+        needed = await needed_by_others(store, over)
         await _clean(store, actor, report, [job for job in over if job.id not in needed])
     if terms.beats is not None:
         report.beats = await store.drop_beats(before=now - terms.beats)
@@ -114,20 +115,36 @@ def is_over(job: Job, terms: Terms, now: int) -> bool:
     return term is not None and job.updated_at + term <= now
 
 
-async def _needed_above(store: Store, jobs: Sequence[Job]) -> set[JobId]:
-    """Find those above which a job has not ended: a later attempt may ask for their result."""
-    needed: set[JobId] = set()
+async def needed_by_others(store: Store, jobs: Sequence[Job]) -> set[JobId]:
+    """Find those that a job which has not ended may still ask about.
+
+    A job above it, which may ask for its result; or a retry or redrive, of it or of one above it,
+    which continues from what they have recorded.
+    """
+    resumed = {job.id: await _is_resumed(store, job) for job in jobs}
+    needed = {id_ for id_, is_needed in resumed.items() if is_needed}
     above = {job.id: job.parent_id for job in jobs if job.parent_id is not None}
     while above:
         parents = list(dict.fromkeys(above.values()))
         found = dict(zip(parents, await store.get(parents), strict=True))
-        needed |= {id_ for id_, parent in above.items() if _is_live(found[parent])}
+        for parent in found.values():
+            if parent is not None and parent.id not in resumed:
+                resumed[parent.id] = await _is_resumed(store, parent)
+        needed |= {
+            id_ for id_, parent in above.items() if _is_live(found[parent]) or resumed.get(parent)
+        }
         above = {
             id_: up.parent_id
             for id_, parent in above.items()
             if id_ not in needed and (up := found[parent]) is not None and up.parent_id is not None
         }
     return needed
+
+
+async def _is_resumed(store: Store, job: Job) -> bool:
+    """Whether a job that took the place of this one has not ended, or may be redriven."""
+    last = await newest(store, job) if job.terminal else job
+    return last.id != job.id and (not last.terminal or last.letter is Letter.OPEN)
 
 
 def _is_live(job: Job | None) -> bool:

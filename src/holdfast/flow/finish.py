@@ -8,23 +8,25 @@ from holdfast.errors import (
     HoldfastError,
     NoSuchTask,
     PermanentError,
+    StepMismatch,
     TransientError,
     UnfitResult,
     ValidationError,
 )
-from holdfast.flow.reports import report_of
+from holdfast.flow.reports import report_of, writable
 from holdfast.identity import mint_id
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Actor, Job, NewJob
+from holdfast.lifecycle.job import MISMATCH, Actor, Job, NewJob
 from holdfast.lifecycle.linked import linked_retry
-from holdfast.lifecycle.payload import Body, encode_body
+from holdfast.lifecycle.payload import TEXT_LIMIT, Body, encode_body
 from holdfast.lifecycle.retry import (
     COMPENSATION_FAILED,
     exhausted,
     is_compensation,
+    recheck_delay,
     release_costs,
 )
-from holdfast.lifecycle.times import SECOND
+from holdfast.lifecycle.times import SECOND, After
 from holdfast.ports import Claimed
 
 HANDLER_ERROR = "handler_error"
@@ -41,6 +43,8 @@ def after_error(
 ) -> c.Command:
     """Say how an attempt ends whose handler raised; `claimed` is what it was asked to do."""
     match error:
+        case StepMismatch():
+            return _parked(job, actor, error)
         case ValidationError():
             return dead_letter(job, actor, "validation_failed", "input", error)
         case UnfitResult():
@@ -60,6 +64,19 @@ def after_error(
             return c.Fail(
                 actor=actor, error_code=error_code(error), body=error_body(error), submits=again
             )
+
+
+def _parked(job: Job, actor: Actor, error: StepMismatch) -> c.Wait:
+    """Park a job whose recorded steps this code does not have, until code comes that has them.
+
+    It costs no try: another try of the same code would not help, and nothing was run.
+    """
+    return c.Wait(
+        actor=actor,
+        signal=MISMATCH,
+        until=After(recheck_delay(job)),
+        reason=writable(str(error), TEXT_LIMIT),
+    )
 
 
 def may_retry(job: Job, *, started: bool) -> bool:

@@ -10,7 +10,7 @@ from holdfast.flow.children import tend
 from holdfast.flow.harden import harden
 from holdfast.flow.perform import check_revision, event_of, perform
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import RESERVED, RESOLVE, Actor, Job, JobId, Refusal
+from holdfast.lifecycle.job import RECHECKS, RESERVED, RESOLVE, Actor, Job, JobId, Refusal
 from holdfast.lifecycle.payload import check_text, encode_body
 from holdfast.lifecycle.states import OWNED
 from holdfast.lifecycle.states import Cancel as Mode
@@ -103,9 +103,21 @@ async def signal(
     In two, a death between them would leave a job waiting for what is there.
     """
     with about("name"):
-        if check_text(name, "a signal's name").startswith(RESERVED):
-            raise BadData(f"signal names that begin with {RESERVED!r} are Holdfast's own")
+        check_text(name, "a signal's name")
     command = c.SignalJob(actor=actor, name=name, body=body, request_id=request_id)
+    if name in RECHECKS:
+        return await perform(
+            store,
+            id,
+            command,
+            expected_rev=expected_rev,
+            follow=c.Resume(actor=actor),
+            # Never kept for later: the next time that it is parked would not last.
+            choose=lambda job: command if job.wait_for == name else _not_parked(job),
+        )
+    if name.startswith(RESERVED):
+        with about("name"):
+            raise BadData(f"signal names that begin with {RESERVED!r} are Holdfast's own")
     return await perform(
         store,
         id,
@@ -150,6 +162,13 @@ async def resolve(
         follow=c.Resume(actor=actor),
         # Somebody else may have answered meanwhile, and then it is not for us.
         choose=lambda job: command if job.wait_for == name else _not_asked(job, step),
+    )
+
+
+def _not_parked(job: Job) -> Refusal:
+    return Refusal(
+        code="not_waiting",
+        message=f"job {job.public_id} ({job.state}) is not parked by its worker; nothing was sent",
     )
 
 

@@ -170,6 +170,8 @@ async def read_job(store: Store, id: JobId) -> Job:
 def no_letter(job: Job) -> Refused:
     """Say that there is nothing to read, redrive or discard."""
     text = f"job {job.public_id} ({job.state}) has no dead letter"
+    if job.state is not State.FAILED:
+        text += "; only failed and dead-lettered jobs are redriven"
     return Refused(text, code="no_dead_letter", job_id=job.public_id)
 
 

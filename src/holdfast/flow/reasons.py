@@ -10,6 +10,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from holdfast.flow.phrases import colon, count, when
+from holdfast.lifecycle.job import MISMATCH
 from holdfast.lifecycle.states import Cancel, Letter, State
 
 
@@ -371,6 +372,39 @@ class Waiting(Because, frozen=True, kw_only=True, tag="waiting"):
         return f"waits for the signal {self.signal!r}{since}, {until}"
 
 
+class StepsDiffer(Because, frozen=True, kw_only=True, tag="step_mismatch"):
+    """It is parked: the code that ran it does not have the steps that are recorded."""
+
+    parked: Said | None
+    """By which worker, when, and which step is missing."""
+    until: int | None
+    """When it looks again."""
+
+    def say(self, now: int) -> str:
+        """Name the step, and what to do."""
+        what = (self.parked and self.parked.cause) or "its recorded steps are not in the code"
+        by = "" if self.parked is None else f" by {self.parked.by} {when(self.parked.at, now)}"
+        again = "" if self.until is None else f"; it looks again {when(self.until, now)}"
+        return (
+            f"parked{by}, at no cost of a try: {what}{again}. Deploy code that has the step; "
+            f"`holdfast signal JOB {MISMATCH}` makes it look now"
+        )
+
+
+class ChildElsewhere(Because, frozen=True, kw_only=True, tag="child_elsewhere"):
+    """It is parked until children of the job that it continues from have ended."""
+
+    since: int | None
+    until: int | None
+    """When it looks again."""
+
+    def say(self, now: int) -> str:
+        """Tell for whom."""
+        since = "" if self.since is None else f" since {when(self.since, now)}"
+        again = "" if self.until is None else f"; it looks again {when(self.until, now)}"
+        return f"waits{since} until children of the job that it resumes have ended{again}"
+
+
 class WaitsForChildren(Because, frozen=True, kw_only=True, tag="waits_for_children"):
     """It is parked until children have ended."""
 
@@ -411,6 +445,8 @@ Reason: TypeAlias = (
     | Overdue
     | Waiting
     | WaitsForChildren
+    | StepsDiffer
+    | ChildElsewhere
 )
 
 

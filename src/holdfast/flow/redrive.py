@@ -22,6 +22,7 @@ from holdfast.flow.letters import (
     read_job,
 )
 from holdfast.flow.perform import perform
+from holdfast.flow.succession import succession
 from holdfast.identity import mint_id
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
@@ -31,7 +32,7 @@ from holdfast.lifecycle.payload import Body
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.rebase import REBASES
 from holdfast.lifecycle.retry import is_compensation
-from holdfast.lifecycle.states import EventType, Letter, Link, State
+from holdfast.lifecycle.states import LETTERED, EventType, Letter, Link, State
 from holdfast.lifecycle.times import HORIZON, After
 from holdfast.ports import Lost, Outcome, Rejected, Store
 
@@ -47,6 +48,8 @@ class Wish(Struct, frozen=True, kw_only=True):
     retries: int | None = None
     delay: int = 0
     """Microseconds from now until it is due."""
+    from_start: bool = False
+    """Do all of it again, instead of continuing from what is recorded."""
 
     def queue_of(self, job: Job) -> str:
         """Name the queue of the new job."""
@@ -90,7 +93,11 @@ async def redrive(
     request_id: str | None = None,
     expected_rev: int | None = None,
 ) -> Job:
-    """Make a new job of a dead letter, once, and return it.
+    """Make a new job of one that failed or ended in the dead letters, once, and return it.
+
+    It resumes: what the dead one and those before it have recorded of steps, waits and children is
+    not done again (resolution 19). `wish.from_start` starts anew instead. Either way outside
+    effects keep their keys (`ctx.effect_key`), unless a compensation has undone them.
 
     The new job has the dead one as its parent (`link_kind` redrive; of a compensation, compensation
     again) and is the same in task, body, queue, priority, needs, policy, labels and correlation. A
@@ -103,12 +110,13 @@ async def redrive(
     repeated, give it a `request_id`.
     """
     job = await read_job(store, id)
-    if job.letter is None:
+    if job.state not in LETTERED:
         raise no_letter(job)
     past = await past_of(store, job)
+    _check_not_retried(job, past)
     if (event := _done_before(job, past, actor, again, request_id)) is not None:
         return await _repeated(store, job, event, wish, request_id)
-    new = _successor(job, past.first, wish, actor)
+    new = await _successor(store, job, past.first, wish, actor)
     command = c.Redriven(
         actor=actor,
         link=new.record.id,
@@ -159,7 +167,7 @@ async def redrive_all(
 
     async def prepare(job: Job) -> c.Command:
         [first] = await store.events(job.id, limit=1)
-        new = _successor(job, first, wish, actor)
+        new = await _successor(store, job, first, wish, actor)
         return c.Redriven(actor=actor, link=new.record.id, submits=(new,), reason=reason)
 
     return await _settle_all(store, letters, prepare, before, limit)
@@ -182,12 +190,15 @@ async def discard_all(
     return await _settle_all(store, letters, prepare, before, limit)
 
 
-def _successor(job: Job, first: LoggedEvent, wish: Wish, actor: Actor) -> NewJob:
+async def _successor(
+    store: Store, job: Job, first: LoggedEvent, wish: Wish, actor: Actor
+) -> NewJob:
     """Decide the submit of the new job."""
     made = first.created
     if first.body is None or made is None:
         text = f"what job {job.public_id} was asked to do is erased; submit it anew"
         raise Refused(text, code="body_erased", job_id=job.public_id)
+    line = await succession(store, job, made, from_start=wish.from_start)
     return linked(
         job,
         # What undid a job and failed is to undo it again, not to do it: it stays what it is, and
@@ -204,7 +215,19 @@ def _successor(job: Job, first: LoggedEvent, wish: Wish, actor: Actor) -> NewJob
         # What had to be admitted has to be admitted again.
         admitted=first.to_state is State.QUEUED,
         correlation_id=first.correlation_id,
+        resumes=line.resumes,
+        lineage=line.lineage,
     )
+
+
+def _check_not_retried(job: Job, past: Past) -> None:
+    """Refuse to redrive a job whose next try is a job of its own: it would be done twice."""
+    if (link := past.ending.facts.link) is not None:
+        raise Refused(
+            f"job {job.public_id} was retried as job {link}; redrive the last retry instead",
+            code="retried",
+            job_id=job.public_id,
+        )
 
 
 def _deadline(job: Job) -> After | None:
@@ -238,8 +261,9 @@ async def _repeated(
         return new
     [first] = await store.events(new.id, limit=1)
     delay = None if first.run_at is None else first.run_at - first.at
-    asked = (wish.queue_of(job), wish.policy_of(job), wish.delay)
-    if (new.queue, new.policy, delay) != asked:
+    asked = (wish.queue_of(job), wish.policy_of(job), wish.delay, wish.from_start)
+    anew = first.created is not None and first.created.resumes is None
+    if (new.queue, new.policy, delay, anew) != asked:
         text = f"request_id {request_id!r} already stands for another redrive of {job.public_id}"
         raise RequestIdReused(text, job_id=job.public_id)
     return new

@@ -18,6 +18,7 @@ from holdfast.flow.reasons import (
     Backoff,
     CancelRequested,
     Child,
+    ChildElsewhere,
     Claimed,
     Ended,
     Failure,
@@ -34,13 +35,22 @@ from holdfast.flow.reasons import (
     Running,
     Said,
     Seen,
+    StepsDiffer,
     TaskUnknown,
     Unkillable,
     Waiting,
     WaitsForChildren,
 )
 from holdfast.lifecycle.family import awaits_children
-from holdfast.lifecycle.job import NO_FACTS, UNKILLABLE, Job, JobId, LoggedEvent
+from holdfast.lifecycle.job import (
+    ELSEWHERE,
+    MISMATCH,
+    NO_FACTS,
+    UNKILLABLE,
+    Job,
+    JobId,
+    LoggedEvent,
+)
 from holdfast.lifecycle.linked import undone_by
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.states import CLAIMABLE, OWNED, EventType, Kind, State
@@ -296,7 +306,11 @@ def _waiting(look: Look) -> list[Reason]:
     job, parked = look.job, look.last(_E.WAITING)
     signal = job.wait_for or ""
     since = None if parked is None else parked.at
-    wait = Waiting(signal=signal, since=since, until=job.run_at)
+    wait: Reason = Waiting(signal=signal, since=since, until=job.run_at)
+    if signal == MISMATCH:
+        wait = StepsDiffer(parked=_said(parked), until=job.run_at)
+    elif signal == ELSEWHERE:
+        wait = ChildElsewhere(since=since, until=job.run_at)
     if any(pending.name == signal for pending in job.signals):
         return [_overdue("signal", None), wait]
     return [_overdue("timer", job.run_at), wait] if _past(job.run_at, look) else [wait]

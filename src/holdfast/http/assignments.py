@@ -11,18 +11,18 @@ from msgspec import Raw, Struct
 from holdfast.context import TRACEPARENT, Token
 from holdfast.durable.failures import Failure
 from holdfast.durable.messages import Entry
+from holdfast.durable.records import recorded_entries
 from holdfast.durable.replay import SLEEP
 from holdfast.errors import PermanentError
 from holdfast.flow.finish import after_error
-from holdfast.flow.history import all_events
 from holdfast.flow.perform import perform
 from holdfast.http.words import Trouble
-from holdfast.lifecycle.job import Actor, JobId
+from holdfast.lifecycle.job import Actor, Created, JobId
+from holdfast.lifecycle.linked import first_job
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.lifecycle.states import Priority, Role
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import Claimed, Store
-from holdfast.services.journal import entries_of
 from holdfast.services.retelling import retold
 from holdfast.views import Instant, instant
 
@@ -46,7 +46,11 @@ class Assignment(Struct, frozen=True, kw_only=True):
     failures: int
     max_attempts: int
     recall: bool
-    """Whether there were earlier attempts: ask for what they recorded before doing anything."""
+    """Whether there is something to recall, of earlier attempts or of the job that this one
+    continues from: ask for it before doing anything."""
+    lineage: UUID
+    """The first job of its line of retries and redrives. An outside effect is keyed by this and the
+    step's name, `lineage/step`: the same in every attempt, retry and redrive."""
     lease_seconds: float
     """How long it is held without a word; `start` counts anew."""
     heartbeat_seconds: float
@@ -104,7 +108,8 @@ async def assign(store: Store, claimed: Claimed) -> Assignment | None:
         priority=job.priority,
         failures=job.failures,
         max_attempts=policy.max_attempts,
-        recall=job.attempt > 1,
+        recall=job.attempt > 1 or made.resumes is not None,
+        lineage=first_job(job, made),
         lease_seconds=policy.lease / SECOND,
         heartbeat_seconds=policy.heartbeat / SECOND,
         timeout_seconds=None if policy.timeout is None else policy.timeout / SECOND,
@@ -129,8 +134,10 @@ async def _end(store: Store, claimed: Claimed, error: PermanentError) -> None:
 
 
 async def recorded(store: Store, id_: JobId) -> list[Recorded]:
-    """Read what a job's attempts recorded, in order."""
-    return [_recorded(entry) for entry in entries_of(await all_events(store, id_))]
+    """Read what a job's attempts recorded, and those of the jobs that it continues from."""
+    [first] = await store.events(id_, limit=1)
+    entries = await recorded_entries(store, id_, first.created or Created())
+    return [_recorded(entry) for entry in entries]
 
 
 def _recorded(entry: Entry) -> Recorded:

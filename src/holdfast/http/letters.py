@@ -83,7 +83,12 @@ async def redrive_letters(ask: Annotated[Ask, asking(Scope.CONTROL)]) -> Respons
     how = await ask.body(RedrivingAll)
     settled = await ask.jobs.redrive_all(
         _filter(how),
-        wish=Wish(queue=how.to_queue, retries=how.retries, delay=_delay(how.delay_seconds)),
+        wish=Wish(
+            queue=how.to_queue,
+            retries=how.retries,
+            delay=_delay(how.delay_seconds),
+            from_start=how.from_start,
+        ),
         reason=how.reason,
         before=_cursor(how.before),
         limit=_limit(how),
@@ -111,9 +116,17 @@ async def get_letter(ask: Annotated[Ask, asking(Scope.READ)], job: Name) -> Resp
     "/{job}/redrive", **documented(takes=Redriving, reads=(TENANT, KEY, REVISION), _200=JobView)
 )
 async def redrive_letter(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> Response:
-    """Submit a dead letter again, as a new job linked to it; repeated, it is the same one."""
+    """Submit a failed or dead-lettered job again, as a new job that resumes from its records.
+
+    Repeated, it returns the same job.
+    """
     how = await ask.body(Redriving)
-    wish = Wish(queue=how.queue, retries=how.retries, delay=_delay(how.delay_seconds))
+    wish = Wish(
+        queue=how.queue,
+        retries=how.retries,
+        delay=_delay(how.delay_seconds),
+        from_start=how.from_start,
+    )
     new = await ask.jobs.redrive(
         job,
         wish=wish,

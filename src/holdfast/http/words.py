@@ -17,6 +17,7 @@ from holdfast.errors import (
     Refused,
     RemoteError,
     StepFailed,
+    StepMismatch,
     TransientError,
     ValidationError,
 )
@@ -24,7 +25,7 @@ from holdfast.flow.finish import after_error, after_timeout, error_body
 from holdfast.flow.reports import MESSAGE_LIMIT, TRACEBACK_LIMIT, TYPE_LIMIT, writable
 from holdfast.identity import jitter
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import RESERVED, LoggedEvent
+from holdfast.lifecycle.job import MISMATCH, RESERVED, LoggedEvent
 from holdfast.lifecycle.payload import Body, check_body, check_text, digest
 from holdfast.lifecycle.states import EventType, State
 from holdfast.lifecycle.times import After, seconds
@@ -143,6 +144,8 @@ class SayStep(Saying, frozen=True, kw_only=True, tag="step"):
     def command(self, standing: Standing) -> c.Command:
         """Say it in the words of the law."""
         check_text(self.name, "a step's name", limit=NAME_LIMIT)
+        if self.name.startswith(RESERVED):
+            raise BadData(f"names of steps that begin with {RESERVED!r} are Holdfast's own")
         return c.Step(
             actor=standing.actor,
             name=self.name,
@@ -242,7 +245,9 @@ class SayComplete(Saying, frozen=True, kw_only=True, tag="complete"):
 class SayFail(Saying, frozen=True, kw_only=True, tag="fail"):
     """It failed. The job's policy says what follows: another try, a dead letter, or the end.
 
-    `permanent`: no further try will mend it. `unfit`: the job's arguments are not what it takes.
+    `permanent`: no further try will help. `unfit`: the job's arguments are not what it takes. With
+    the code `step_mismatch`, because this code does not have a recorded step, the job is parked and
+    costs no try: it goes on once a worker comes that has the step.
     """
 
     asks = True
@@ -268,6 +273,8 @@ class SayFail(Saying, frozen=True, kw_only=True, tag="fail"):
         report = self.error.report(_CODES[self.kind])
         error: HoldfastError
         match self.kind:
+            case "transient" if report.code == StepMismatch.code:
+                error = StepMismatch(report.message)
             case "permanent":
                 error = PermanentError(report.message, code=report.code)
             case "unfit":
@@ -283,6 +290,8 @@ class SayFail(Saying, frozen=True, kw_only=True, tag="fail"):
         """Whether it was written before, or turned into a cancel."""
         if event.type in (EventType.FAILED, EventType.RETRYING, EventType.DEAD_LETTERED):
             return event.digest == digest(error_body(self._error()))
+        if event.type is EventType.WAITING:
+            return event.facts.wait_for == MISMATCH and self.error.code == StepMismatch.code
         return _was_turned(event)
 
 

@@ -527,8 +527,6 @@ def _compensated(record: Draft, row: Row, command: c.Compensated) -> Decision:
 
 
 def _redriven(record: Draft, row: Row, command: c.Redriven) -> Decision:
-    if record.letter is None:
-        return _refuse("no_dead_letter", record, "has no dead letter")
     if record.letter is Letter.REDRIVEN and not command.again:
         return Unchanged(record)
     if record.letter is Letter.DISCARDED and not command.again:

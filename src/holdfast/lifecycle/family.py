@@ -5,7 +5,7 @@ A mark says no more than "look at this job's family"; what is to be done is read
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from holdfast.lifecycle.job import Draft, JobId
 from holdfast.lifecycle.states import TERMINAL, Link, State
@@ -70,6 +70,12 @@ def awaits(wait_for: str | None, child: Draft) -> bool:
 def wait_name(numbers: Iterable[int]) -> str:
     """Name a wait for the children with these numbers, which they bear as `step_index`."""
     return f"{CHILDREN}:{','.join(_span(low, high) for low, high in _spans(numbers))}"
+
+
+def named_children(name: str) -> Iterator[int]:
+    """Read the numbers of the children that a wait is named after; none if it is another name."""
+    for span in _numbers(name) or ():
+        yield from span
 
 
 def groups(numbers: Iterable[int]) -> list[list[int]]:

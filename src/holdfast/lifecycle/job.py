@@ -139,6 +139,10 @@ class Created(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     env: dict[str, str] = {}
     context_ptr: str | None = None
     trace_id: str | None = None
+    resumes: JobId | None = None
+    """The ended job whose recorded steps, waits and children this one continues from."""
+    lineage: JobId | None = None
+    """The first job of a line of retries and redrives; None where this job is the first."""
 
 
 class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -181,6 +185,12 @@ RESERVED = "holdfast:"
 """Begins the names of signals that nobody but Holdfast itself sends."""
 RESOLVE = "resolve:"
 """Begins the name of the signal that says whether a step happened of which nobody knows."""
+MISMATCH = RESERVED + "step_mismatch"
+"""What a job waits for whose recorded steps the present code does not have."""
+ELSEWHERE = RESERVED + "child_elsewhere"
+"""What a job waits for that continues from another one, until children of that one have ended."""
+RECHECKS = frozenset({MISMATCH, ELSEWHERE})
+"""Waits that a worker begins, and not a handler: each ends by its time, and is looked at again."""
 
 
 class Event(Struct, Generic[T_co], frozen=True, kw_only=True, gc=False):

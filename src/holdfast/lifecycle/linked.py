@@ -78,10 +78,12 @@ def linked_retry(
 ) -> NewJob:
     """Decide the next try of what must not run again under its own id (A16).
 
-    It has the tries that are left and the same deadline, and begins anew: it knows no steps.
+    It has the tries that are left and the same deadline, and continues from what is recorded;
+    except where a compensation undoes that at the same time: then it starts anew.
     """
     failures = job.failures + 1
     delay = backoff(job.policy, failures, jitter) if retry_in is None else retry_in
+    undone = job.policy.compensates
     return linked(
         job,
         Link.RETRY,
@@ -93,7 +95,14 @@ def linked_retry(
         policy=terms_left(job.policy, failures),
         run_at=After(delay),
         deadline_at=job.deadline_at,
+        resumes=None if undone else job.id,
+        lineage=None if undone else first_job(job, created),
     )
+
+
+def first_job(job: Draft, created: Created) -> JobId:
+    """Return the first job of a line of retries and redrives: outside effects are keyed by it."""
+    return created.lineage or job.id
 
 
 def compensation(before: Draft, after: State, actor: Actor) -> tuple[NewJob, ...]:

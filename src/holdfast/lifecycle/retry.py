@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from holdfast.lifecycle.job import Draft, Record
 from holdfast.lifecycle.policy import RELEASES_FREE, Policy
 from holdfast.lifecycle.states import Link, State
-from holdfast.lifecycle.times import T
+from holdfast.lifecycle.times import SECOND, T
 
 COMPENSATION_FAILED = "compensation_failed"
 REASONS = frozenset(
@@ -24,6 +24,7 @@ REASONS = frozenset(
         COMPENSATION_FAILED,
     }
 )
+RECHECK_FIRST, RECHECK_MAX = 5 * SECOND, 300 * SECOND
 STAGES = frozenset({"fetch", "input", "exec", "output", "commit"})
 
 
@@ -69,6 +70,11 @@ def loss_costs(record: Draft) -> bool:
 def stall_delay(record: Draft, failures: int, jitter: float) -> int:
     """When a stalled job is due: at once the first time, by backoff from the second."""
     return 0 if failures <= 1 else backoff(record.policy, failures, jitter)
+
+
+def recheck_delay(record: Draft) -> int:
+    """Delay before a parked job looks again whether it can go on: longer with each attempt."""
+    return min(RECHECK_FIRST << min(max(record.attempt - 1, 0), 20), RECHECK_MAX)
 
 
 def is_compensation(record: Record[T]) -> bool:

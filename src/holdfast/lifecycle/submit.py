@@ -96,6 +96,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     context_ptr: str | None = None
     reason: str | None = None
+    resumes: JobId | None = None
+    lineage: JobId | None = None
 
 
 def submit(submission: Submission, actor: Actor, *, internal: bool = False) -> NewJob:
@@ -211,6 +213,8 @@ def _submit(submission: Submission, actor: Actor) -> NewJob:
         env=submission.env,
         context_ptr=submission.context_ptr,
         trace_id=submission.trace_id,
+        resumes=submission.resumes,
+        lineage=submission.lineage,
     )
     event: DraftEvent = Event(
         id=submission.id,
@@ -323,6 +327,8 @@ _CHECKS: tuple[tuple[str, Any, Callable[[Any, str], object]], ...] = (
     ("link_kind", None, partial(_check_word, words=Link)),
     ("id", _ALWAYS, _check_uuid),
     ("parent_id", None, _check_uuid),
+    ("resumes", None, _check_uuid),
+    ("lineage", None, _check_uuid),
     ("cpus", None, check_number),
     ("memory_mb", None, check_number),
     ("step_index", None, partial(check_number, low=0)),

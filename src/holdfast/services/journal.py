@@ -5,8 +5,7 @@ writes down what this one does, each time before the handler goes on.
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -21,21 +20,25 @@ from holdfast.durable.messages import (
     Recall,
     Recalled,
     Record,
-    Refused,
     Reply,
     Request,
     Signalled,
     Spawn,
+    Spawned,
+    Unsettled,
     Written,
 )
-from holdfast.errors import HoldfastError, NoSuchJob
-from holdfast.flow.history import all_events
+from holdfast.durable.messages import Refused as NotWritten
+from holdfast.durable.records import recorded_entries
+from holdfast.errors import HoldfastError, NoSuchJob, PermanentError, Refused
 from holdfast.flow.outcomes import Outcome, outcome
+from holdfast.flow.succession import Succession, newest, succession
 from holdfast.identity import mint_request
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent, Refusal
+from holdfast.lifecycle.job import RECHECKS, Actor, Created, Job, JobId, Refusal
 from holdfast.lifecycle.payload import BODY_LIMIT, check_body, encode_body
-from holdfast.lifecycle.states import EventType, Link, Role
+from holdfast.lifecycle.retry import recheck_delay
+from holdfast.lifecycle.states import Link, Role, State
 from holdfast.lifecycle.submit import Submission, submit
 from holdfast.lifecycle.times import After, Time, seconds
 from holdfast.ports import Store
@@ -64,10 +67,10 @@ class Journal:
         try:
             reply = await self._reply(held, request)
         except HoldfastError as error:
-            reply = Refused(error.reason_code, str(error))
+            reply = NotWritten(error.reason_code, str(error), isinstance(error, PermanentError))
         except Exception as error:  # the journal's edge: a handler must not wait for ever
             log.exception("a durable call failed")
-            reply = Refused("journal_failed", repr(error))
+            reply = NotWritten("journal_failed", repr(error))
         tell(reply)
 
     async def retell(self, held: Held, steps: frozenset[str]) -> None:
@@ -88,16 +91,19 @@ class Journal:
                 return await self._write(held, name, use, body, failed=failed)
             case Await():
                 return await self._await(held, request)
-            case Spawn(use, child):
-                return await self._spawn(held, use, child)
+            case Spawn(use, child, before):
+                if before is None:
+                    return await self._spawn(held, use, child)
+                return await self._spawn_again(held, use, child, before)
             case Gather(ids):
-                return Gathered(await self._gather(ids))
+                return await self._gather(held.claimed.job, ids)
 
     async def _recall(self, held: Held) -> list[Entry]:
+        claimed = held.claimed
         # Nobody has run it before: there is nothing to be read.
-        if held.claimed.job.attempt <= 1:
+        if claimed.job.attempt <= 1 and claimed.created.resumes is None:
             return []
-        return entries_of(await all_events(self._store, held.claimed.job.id))
+        return await recorded_entries(self._store, claimed.job.id, claimed.created)
 
     async def _write(
         self, held: Held, name: str, use: int, body: bytes | None, *, failed: bool = False
@@ -138,9 +144,39 @@ class Journal:
             submits=(made,),
         )
         refusal = await self._desk.ask(held, command)
-        if refusal is None:
-            self._meters.submitted(child.task, child.queue)
-        return _told(refusal)
+        if refusal is not None:
+            return _told(refusal)
+        self._meters.submitted(child.task, child.queue)
+        return Spawned(str(child.id))
+
+    async def _spawn_again(self, held: Held, use: int, child: Submission, before: str) -> Reply:
+        """Make a child in place of one that the job before had, unless that one succeeded."""
+        old = (await self._store.get([JobId(UUID(before))]))[0]
+        if old is None or old.tenant != held.claimed.job.tenant:
+            raise PermanentError(f"no job {before}: it was purged", code="records_gone")
+        last = await newest(self._store, old)
+        if not last.terminal and last.id == old.id:
+            # Its parent has ended without success: it is being cancelled.
+            return Unsettled()
+        if not last.terminal or last.state is State.SUCCEEDED:
+            return Spawned(str(last.id))
+        if (line := await self._line(last)) is None:
+            return Unsettled()
+        return await self._spawn(
+            held, use, replace(child, resumes=line.resumes, lineage=line.lineage)
+        )
+
+    async def _line(self, child: Job) -> Succession | None:
+        """Say what the successor of a child continues from; None while that is being undone."""
+        [first] = await self._store.events(child.id, limit=1)
+        created = first.created or Created()
+        try:
+            return await succession(self._store, child, created)
+        except Refused as error:
+            if error.reason_code == "compensation_running":
+                return None
+            # All that it did was undone with its end: it is to be done again.
+            return await succession(self._store, child, created, from_start=True)
 
     async def _deadline(self, job: Job, wished: Time | None) -> Time | None:
         """Let no child have longer than its parent."""
@@ -150,11 +186,12 @@ class Journal:
             wished = (await self._store.clock()).now + wished.micros
         return min(wished, job.deadline_at)
 
-    async def _gather(self, ids: list[str]) -> list[Outcome] | None:
-        """Tell what children came to, as many as one message holds; None if one has not ended."""
+    async def _gather(self, job: Job, ids: list[str]) -> Gathered:
+        """Return what children came to, as many as one message holds, if all have ended."""
         children = await self._store.get([JobId(UUID(id_)) for id_ in ids])
-        if not all(child is None or child.terminal for child in children):
-            return None
+        live = [child for child in children if child is not None and not child.terminal]
+        if live:
+            return Gathered(None, all(child.parent_id != job.id for child in live))
         found: list[Outcome] = []
         size = 0
         for id_, child in zip(ids, children, strict=True):
@@ -162,16 +199,18 @@ class Journal:
                 raise NoSuchJob(f"no job {id_}: it was purged", job_id=id_)
             told = await outcome(self._store, child)
             if told is None:
-                return None
+                return Gathered(None, child.parent_id != job.id)
             size += len(told.body or b"")
             if found and size > BODY_LIMIT:
                 break
             found.append(told)
-        return found
+        return Gathered(found)
 
     async def _await(self, held: Held, request: Await) -> Reply:
         """Consume the signal if it is there, else park; whichever the ledger allows."""
         until = None if request.seconds is None else After(seconds(request.seconds))
+        if request.signal in RECHECKS:
+            until = After(recheck_delay(held.record))
         for _ in range(TRIES):
             pending = [one.rev for one in held.record.signals if one.name == request.signal]
             command: c.Command = (
@@ -195,7 +234,8 @@ class Journal:
                 return await self._signalled(held, pending[0]) if pending else Parked()
             if refusal.code not in ("signal_pending", "no_signal"):
                 return _told(refusal)
-        return Refused("busy", f"signals {request.signal!r} came and went {TRIES} times meanwhile")
+        text = f"signals {request.signal!r} came and went {TRIES} times meanwhile"
+        return NotWritten("busy", text)
 
     async def _signalled(self, held: Held, rev: int) -> Reply:
         """Read what a signal brought."""
@@ -204,47 +244,4 @@ class Journal:
 
 
 def _told(refusal: Refusal | None) -> Reply:
-    return Written() if refusal is None else Refused(refusal.code, refusal.message)
-
-
-def entries_of(events: Sequence[LoggedEvent]) -> list[Entry]:
-    """List what a job's history remembers of durable calls, in order."""
-    bodies = {event.rev: event.body for event in events}
-    waits: Counter[str] = Counter()
-    begun: Counter[tuple[str, int]] = Counter()
-    found: dict[tuple[str, str, int], Entry] = {}
-    waiting = ""
-    for event in events:
-        facts = event.facts
-        entry: Entry | None = None
-        if event.type is EventType.WAITING:
-            waiting = facts.wait_for or ""
-        elif event.type is EventType.WAIT_COMPLETED:
-            waits[waiting] += 1
-            body = None if facts.consumed is None else bodies.get(facts.consumed)
-            entry = Entry(
-                kind="wait", name=waiting, use=waits[waiting], timed_out=facts.timer, body=body
-            )
-        elif event.type is EventType.STEP_COMPLETED and facts.consumed is not None:
-            waits[facts.step or ""] += 1
-            entry = Entry(
-                kind="wait",
-                name=facts.step or "",
-                use=waits[facts.step or ""],
-                body=bodies.get(facts.consumed),
-            )
-        elif event.type is EventType.STEP_STARTED:
-            key = facts.step or "", facts.step_use or 1
-            begun[key] += 1
-            entry = Entry(kind="step", name=key[0], use=key[1], begun=begun[key])
-        elif event.type in (EventType.STEP_COMPLETED, EventType.STEP_FAILED):
-            entry = Entry(
-                kind="step" if facts.link is None else "child",
-                name=facts.step or "",
-                use=facts.step_use or 1,
-                failed=event.type is EventType.STEP_FAILED,
-                body=event.body,
-            )
-        if entry is not None:
-            found[entry.kind, entry.name, entry.use] = entry
-    return list(found.values())
+    return Written() if refusal is None else NotWritten(refusal.code, refusal.message)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from holdfast.errors import NoSuchJob, PermanentError, Refused, RequestIdReused
 from holdfast.flow.history import all_events
 from holdfast.flow.perform import perform
+from holdfast.flow.succession import recorded_line
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Actor, Created, Job, LoggedEvent
 from holdfast.lifecycle.payload import Body
@@ -28,11 +29,13 @@ async def retold(store: Store, claimed: Claimed, steps: frozenset[str] | None = 
 
     It is shown what its job was submitted with, too: labels, environment, correlation and trace.
     """
-    undone, before = await _undone(store, claimed.job)
-    events = await all_events(store, undone.id)
-    first, made = events[0], events[0].created
+    undone, before = await _undone(store, claimed)
+    [first] = await store.events(undone.id, limit=1)
+    made = first.created
     if first.body is None or made is None:
         raise PermanentError(f"what job {undone.public_id} was asked to do is erased")
+    line = await recorded_line(store, undone.id, made)
+    events = [event for each in line for event in each]
     story = Story(
         arguments=msgspec.Raw(first.body),
         steps=[done for done in _completed(events, steps) if done.undone_as not in before],
@@ -64,11 +67,13 @@ async def note_compensated(store: Store, claimed: Claimed, worker: str) -> None:
         log.warning("the job that %s undid cannot be told so: %s", job.public_id, error)
 
 
-async def _undone(store: Store, job: Job) -> tuple[Job, set[str]]:
+async def _undone(store: Store, claimed: Claimed) -> tuple[Job, set[str]]:
     """Find the job that is undone, and what a compensation that was redriven had done of it.
 
-    A redriven compensation has the dead one as its parent, and goes on where that one stopped.
+    A redriven compensation has the dead one as its parent. One that resumes recalls what that one
+    did; one that was redriven from the start must still not undo a step twice.
     """
+    job, resumes = claimed.job, claimed.created.resumes is not None
     before: set[str] = set()
     while True:
         found = None if job.parent_id is None else (await store.get([job.parent_id]))[0]
@@ -76,7 +81,7 @@ async def _undone(store: Store, job: Job) -> tuple[Job, set[str]]:
             raise PermanentError(f"the job that {job.public_id} is to undo is gone")
         if not is_compensation(found):
             return found, before
-        events = await all_events(store, found.id)
+        events = [] if resumes else await all_events(store, found.id)
         before |= {event.facts.step or "" for event in events if _completes_step(event)}
         job = found
 

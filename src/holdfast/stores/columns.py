@@ -131,6 +131,8 @@ class StoredCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     env: dict[str, str] = {}
     context_ptr: str | None = None
     trace_id: str | None = None
+    resumes: Any = None
+    lineage: Any = None
     held: str | None = None
 
 
@@ -199,6 +201,8 @@ def _created_text(made: Created, held: str | None) -> str:
         env=made.env,
         context_ptr=made.context_ptr,
         trace_id=made.trace_id,
+        resumes=made.resumes,
+        lineage=made.lineage,
         held=held,
     )
     return _encode(stored).decode()
@@ -291,8 +295,9 @@ def _created(stored: StoredCreated, seen: Dictionary) -> tuple[Created, Facts]:
     values["priority"] = Priority.named(stored.priority)
     if stored.link_kind is not None:
         values["link_kind"] = Link.named(stored.link_kind)
-    if stored.parent_id is not None:
-        values["parent_id"] = UUID(stored.parent_id)
+    for name in ("parent_id", "resumes", "lineage"):
+        if values[name] is not None:
+            values[name] = UUID(values[name])
     return Created(**values), Facts(held=stored.held) if stored.held else NO_FACTS
 
 

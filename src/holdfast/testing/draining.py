@@ -19,7 +19,7 @@ from holdfast.flow.perform import perform
 from holdfast.flow.why import Why, why
 from holdfast.identity import mint_request
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Actor, Job, JobId
+from holdfast.lifecycle.job import ELSEWHERE, Actor, Job, JobId
 from holdfast.lifecycle.states import CLAIMABLE, LIVE, OWNED, Role, State
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import ClaimRequest, Query, Store
@@ -193,7 +193,7 @@ class Draining(Struct, kw_only=True):
 
     def _certain(self, job: Job, look: Look) -> list[int]:
         """List when a job goes on by time alone, without anybody's word."""
-        alone = self._is_lost(job) or job.wait_for == SLEEP
+        alone = self._is_lost(job) or job.wait_for in (SLEEP, ELSEWHERE)
         if job.state in CLAIMABLE:
             alone = not job.held_by and job.queue not in look.paused
         return self._instants(job) if alone else []

@@ -296,6 +296,17 @@ class Committing:
         assert await stored(store, job.id) == job
         assert isinstance(accepted, Committed)
 
+    async def test_a_single_change_whose_submit_is_refused_is_refused(self, store: Store) -> None:
+        await submit_one(store, job_id="child", body=b"1")
+        job = await running_job(store)
+        child = new_job(parent_id=job.id, job_id="child", body=b"2", link_kind=Link.CHILD)
+        step = c.Step(actor=owner_of(job), name="spawn", submits=(child,))
+        outcome = await commit_one(store, change(job, step))
+
+        assert isinstance(outcome, Rejected)
+        assert outcome.code == "key_conflict"
+        assert await stored(store, job.id) == job
+
     @pytest.mark.req("C13")
     async def test_a_lost_race_shows_the_record_that_won(self, store: Store) -> None:
         job = await job_in(store, State.WAITING)

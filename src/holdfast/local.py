@@ -22,7 +22,13 @@ from holdfast.errors import (
 from holdfast.flow import intervene
 from holdfast.flow import letters as letter_box
 from holdfast.flow import redrive as redriving
-from holdfast.flow.history import ReadEvent, history
+from holdfast.flow.history import (
+    EventPage,
+    ReadEvent,
+    event_page,
+    events_without_bodies,
+    history,
+)
 from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
 from holdfast.flow.lineage import Lineage, lineage
 from holdfast.flow.outcomes import last_event, linked_retry, outcome_of
@@ -205,9 +211,13 @@ class LocalOperations:
         )
         return sum(found) <= len(page.jobs)
 
-    async def events(self, job: Which, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
-        """Read a job's events after a revision."""
-        return await self._store.events(await self._id(job), after=after, limit=limit)
+    async def event_page(self, job: Which, *, after: int = 0, limit: int = 1000) -> EventPage:
+        """Read a job's events after a revision, each complete in itself, in bounded memory."""
+        return await event_page(self._store, await self.get(job), after=after, limit=limit)
+
+    async def events_without_bodies(self, job: Job, limit: int) -> list[LoggedEvent]:
+        """Read all events of a job that was read just before; Refused if there are more."""
+        return await events_without_bodies(self._store, job, limit)
 
     async def history(self, job: Which) -> list[ReadEvent]:
         """Read a job's whole history, each event complete in itself."""

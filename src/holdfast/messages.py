@@ -8,7 +8,6 @@ from uuid import UUID
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from holdfast.flow.history import ReadEvent
 from holdfast.flow.why import Why
 from holdfast.lifecycle.states import EventType, State
 from holdfast.operations import BULK, Depth, Wanted
@@ -68,12 +67,6 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
     text: str
     why: Why
-
-
-class History(Struct, frozen=True, kw_only=True):
-    """All events of a job, oldest first."""
-
-    events: list[ReadEvent]
 
 
 class JobList(Struct, frozen=True, kw_only=True):
@@ -197,13 +190,6 @@ class Pausing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Why a queue is paused or resumed."""
 
     reason: str | None = None
-
-
-class JobEvents(Struct, frozen=True, kw_only=True):
-    """Events of a job, oldest first; `next` is the `after` of the page behind, null at the end."""
-
-    events: list[ReadEvent]
-    next: int | None
 
 
 class FeedEvent(Struct, frozen=True, kw_only=True):

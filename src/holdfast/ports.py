@@ -420,11 +420,17 @@ class Jobs(Protocol):
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
         """Read jobs by internal id. Raises JobUnreadable if one of them is damaged."""
 
-    async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
+    async def events(
+        self, id: JobId, *, after: int = 0, limit: int = 1000, max_bytes: int | None = None
+    ) -> list[LoggedEvent]:
         """Read one job's events after a revision, heartbeats included, in order.
 
-        Fewer than `limit` are all there are.
+        Fewer than `limit` are all there are; unless `max_bytes` is given, which ends them with the
+        event whose body reaches so many bytes. The bodies behind that one are not read.
         """
+
+    async def request_event(self, id: JobId, request_id: str) -> LoggedEvent | None:
+        """Read the first event of a job that was written under a request_id, and no other."""
 
 
 class Store(Jobs, Protocol):

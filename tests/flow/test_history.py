@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import NoSuchJob
 from holdfast.flow import history as history_module
 from holdfast.flow.history import all_events, history
-from holdfast.flow.perform import event_of, perform
+from holdfast.flow.perform import perform
 from holdfast.flow.verify import derived
 from holdfast.identity import mint_id
 from holdfast.lifecycle import commands as c
@@ -99,8 +99,4 @@ async def test_a_history_is_read_to_its_end_and_no_more_often_than_it_has_pages(
     counting: Any = Reads(store)
     assert [event.rev for event in await all_events(counting, job.id)] == [1, 2, 3]
     assert counting.count == reads
-    found = await event_of(counting, job.id, "go")
-    assert found is not None
-    assert found.rev == 3
-    assert await event_of(counting, job.id, "another") is None
     assert await all_events(counting, mint_id()) == []

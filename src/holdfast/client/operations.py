@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.client.problems import error_of
 from holdfast.client.requests import Reply, Requests
 from holdfast.errors import BadData, HoldfastError, ResultTimeout, ServerFailed
-from holdfast.flow.history import ReadEvent
+from holdfast.flow.history import EventPage, ReadEvent
 from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
 from holdfast.flow.lineage import Lineage
 from holdfast.flow.outcomes import Outcome
@@ -34,7 +34,6 @@ from holdfast.messages import (
     DiscardingAll,
     Each,
     Explanation,
-    History,
     JobList,
     Log,
     Many,
@@ -59,6 +58,9 @@ EARLY_SECONDS = 0.2
 """The rest after an answer that came before its time, as from a server that is being stopped."""
 PART_JOBS, PART_BYTES = 1000, 4 * 1024 * 1024
 """How much is submitted in one request; a single job may be larger."""
+
+HISTORY_PAGE = 1000
+"""How many events of a job are asked for at once."""
 
 
 class RemoteOperations:
@@ -100,7 +102,8 @@ class RemoteOperations:
         created = each.accepted.created
         if repeated and not created:
             # The first time may have made it, and its answer was lost.
-            created = (await self.history(job.id))[0].request_id == key
+            [first] = (await self._event_page(job.id, 0, 1)).events
+            created = first.request_id == key
         return Submitted(job, created)
 
     async def get(self, job: Which) -> Job:
@@ -121,7 +124,17 @@ class RemoteOperations:
 
     async def history(self, job: Which) -> list[ReadEvent]:
         """Read a job's whole history, each event complete in itself."""
-        return (await self._ask("GET", f"{_job(job)}/history")).read(History).events
+        events: list[ReadEvent] = []
+        after: int | None = 0
+        while after is not None:
+            page = await self._event_page(job, after, HISTORY_PAGE)
+            events += page.events
+            after = page.next
+        return events
+
+    async def _event_page(self, job: Which, after: int, limit: int) -> EventPage:
+        query = [("after", str(after)), ("limit", str(limit))]
+        return (await self._ask("GET", f"{_job(job)}/history", query=query)).read(EventPage)
 
     async def logs(self, job: Which, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
         """Read what a job's handler said by `ctx.log`, after a position."""

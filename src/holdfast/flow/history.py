@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 
-from holdfast.errors import NoSuchJob
-from holdfast.lifecycle.job import JobId, LoggedEvent
+from holdfast.errors import NoSuchJob, Refused
+from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.payload import decode_body
 from holdfast.ports import Jobs, Store
 
 PAGE = 1000
 """How many events are read at once."""
+PAGE_BYTES = 4 * 1024 * 1024
+"""How many bytes of bodies one page has, plus what its last event has beyond that."""
 
 
 class ReadEvent(Struct, frozen=True, kw_only=True):
@@ -39,19 +41,52 @@ class ReadEvent(Struct, frozen=True, kw_only=True):
     """What else the event says: the stage, evidence of a kill, the step, …"""
 
 
-async def event_pages(store: Jobs, id: JobId) -> AsyncGenerator[list[LoggedEvent]]:
-    """Read a job's events page by page; most histories are one."""
-    after = 0
-    while page := await store.events(id, after=after, limit=PAGE):
-        yield page
-        if len(page) < PAGE:
-            return
-        after = page[-1].rev
+class EventPage(Struct, frozen=True, kw_only=True):
+    """Some of a job's events, oldest first; `next` is the `after` of the page behind, or None."""
+
+    events: list[ReadEvent]
+    next: int | None
 
 
 async def all_events(store: Jobs, id: JobId) -> list[LoggedEvent]:
-    """Read a whole history."""
-    return [event async for page in event_pages(store, id) for event in page]
+    """Read a whole history, page by page; most are one."""
+    events: list[LoggedEvent] = []
+    while page := await store.events(id, after=events[-1].rev if events else 0, limit=PAGE):
+        events += page
+        if len(page) < PAGE:
+            break
+    return events
+
+
+async def event_page(store: Jobs, job: Job, *, after: int, limit: int) -> EventPage:
+    """Read some of a job's events, complete; their bodies are about PAGE_BYTES at most.
+
+    `job` is the record as it was read just before: it says whether there are more.
+    """
+    found = await store.events(job.id, after=after, limit=limit, max_bytes=PAGE_BYTES)
+    first = found[:1] if after == 0 else await store.events(job.id, limit=1)
+    events = [complete_as_text(event, first[0]) for event in found]
+    more = bool(events) and events[-1].rev < job.rev
+    return EventPage(events=events, next=events[-1].rev if more else None)
+
+
+async def events_without_bodies(store: Jobs, job: Job, limit: int) -> list[LoggedEvent]:
+    """Read a whole history, and keep of it only what is small; Refused if it is longer."""
+    if job.rev > limit:
+        raise Refused(
+            f"job {job.public_id} has {job.rev:,} events; more than {limit:,} are not told in a "
+            "dialect: read them without one",
+            code="history_too_long",
+            job_id=job.public_id,
+        )
+    events: list[LoggedEvent] = []
+    while not events or events[-1].rev < job.rev:
+        after = events[-1].rev if events else 0
+        page = await store.events(job.id, after=after, limit=PAGE, max_bytes=PAGE_BYTES)
+        if not page:
+            break
+        events += [replace(event, body=None) for event in page]
+    return events
 
 
 async def history(store: Store, id: JobId) -> list[ReadEvent]:
@@ -60,6 +95,15 @@ async def history(store: Store, id: JobId) -> list[ReadEvent]:
     if not events:
         raise NoSuchJob(f"no job {id}", job_id=str(id))
     return [complete(event, events[0]) for event in events]
+
+
+def complete_as_text(event: LoggedEvent, first: LoggedEvent) -> ReadEvent:
+    """As `complete`, with the payload as it is kept, to be written out again.
+
+    Of a megabyte of JSON, Python may make twenty of objects.
+    """
+    payload = Raw(b"null" if event.body is None else event.body)
+    return replace(complete(replace(event, body=None), first), payload=payload)
 
 
 def complete(event: LoggedEvent, first: LoggedEvent) -> ReadEvent:

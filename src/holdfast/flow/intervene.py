@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.errors import BadData, NoSuchJob, Refused, StoreError, about
 from holdfast.flow.children import tend
 from holdfast.flow.harden import harden
-from holdfast.flow.perform import check_revision, event_of, perform
+from holdfast.flow.perform import check_revision, perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import RECHECKS, RESERVED, RESOLVE, Actor, Job, JobId, Refusal
 from holdfast.lifecycle.payload import check_text, encode_body
@@ -76,7 +76,7 @@ async def _done_before(store: Jobs, job: Job, actor: Actor, request_id: str | No
     """
     if request_id is None:
         return False
-    event = await event_of(store, job.id, request_id)
+    event = await store.request_event(job.id, request_id)
     return event is not None and event.actor == actor.label
 
 

@@ -7,7 +7,6 @@ writes: it decides on the record that its last commit confirmed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
 from typing import TypeAlias
 
 from holdfast.errors import (
@@ -20,7 +19,6 @@ from holdfast.errors import (
     StaleRevision,
 )
 from holdfast.flow.correlate import correlated
-from holdfast.flow.history import event_pages
 from holdfast.lifecycle.commands import Command
 from holdfast.lifecycle.decide import Decision, decide
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, Refusal, Unchanged
@@ -145,7 +143,7 @@ async def _repeated(store: Jobs, job: Job, wish: _Wish) -> Job | None:
     """
     if wish.request_id is None:
         return None
-    event = await event_of(store, job.id, wish.request_id)
+    event = await store.request_event(job.id, wish.request_id)
     if event is None:
         return None
     if not wish.is_told_by(event, job):
@@ -155,16 +153,6 @@ async def _repeated(store: Jobs, job: Job, wish: _Wish) -> Job | None:
             job_id=job.public_id,
         )
     return await _read(store, job.id)
-
-
-async def event_of(store: Jobs, id: JobId, request_id: str) -> LoggedEvent | None:
-    """Find the event that a request led to."""
-    async with aclosing(event_pages(store, id)) as pages:
-        async for page in pages:
-            for event in page:
-                if event.request_id == request_id:
-                    return event
-    return None
 
 
 def check_revision(job: Job, expected_rev: int | None) -> None:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
 from holdfast.errors import BadData
-from holdfast.flow.history import complete
+from holdfast.flow.history import EventPage
 from holdfast.http.asking import Ask, asking
 from holdfast.http.bodies import answer
 from holdfast.http.bookmarks import Epoch
@@ -19,7 +19,7 @@ from holdfast.http.names import Name
 from holdfast.http.scopes import Scope
 from holdfast.http.streams import MEDIA, EventStream, wants_stream
 from holdfast.lifecycle.states import EventType
-from holdfast.messages import FeedPage, JobEvents
+from holdfast.messages import FeedPage
 
 START = "start"
 """As a place: before the oldest event."""
@@ -36,7 +36,7 @@ def streamed(described: dict[str, Any]) -> dict[str, Any]:
     return described
 
 
-@router.get("/jobs/{job}/events", **streamed(documented(_200=JobEvents, _204=None)))
+@router.get("/jobs/{job}/events", **streamed(documented(_200=EventPage, _204=None)))
 async def get_job_events(
     ask: Annotated[Ask, asking(Scope.READ)],
     job: Name,
@@ -51,7 +51,7 @@ async def get_job_events(
     """
     record = await ask.jobs.get(job)
     if not wants_stream(ask.request):
-        return answer(await _job_page(ask, job, after, limit))
+        return answer(await ask.jobs.event_page(job, after=after, limit=limit))
     after = after if last_event_id is None else _revision(last_event_id)
     if after > record.rev:
         raise BadData(f"job {job} is at revision {record.rev}, not yet at {after}")
@@ -87,17 +87,10 @@ async def get_events(  # noqa: PLR0917  what a query string may say
     if streaming:
         live.admit(ask.caller, at_end_of(ask.request))
         return _stream(ask, live.of_all(wish, cursor, epoch))
+    live.scans.take(ask.caller, at_end_of(ask.request))
     stretch = await live.feed.wanted(wish, cursor, limit=limit)
     events = [one.event for one in stretch.events]
     return answer(FeedPage(events=events, next=epoch.seal(stretch.cursor)))
-
-
-async def _job_page(ask: Ask, job: str, after: int, limit: int) -> JobEvents:
-    # One more than asked for tells whether there is a next page.
-    found = await ask.jobs.events(job, after=after, limit=limit + 1)
-    [first] = await ask.jobs.events(job, limit=1)
-    events = [complete(event, first) for event in found[:limit]]
-    return JobEvents(events=events, next=events[-1].rev if len(found) > limit else None)
 
 
 def _stream(ask: Ask, blocks: Any) -> EventStream:

@@ -97,6 +97,7 @@ class Feed:
         self._trouble: str | None = None
         self._listeners = 0
         self._reading: asyncio.Task[None] | None = None
+        self._scanning = asyncio.Lock()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -156,14 +157,27 @@ class Feed:
         until = now() + LOOK_SECONDS
         size = limit if wish == Wish() else max(limit, PAGE_EVENTS)
         found: list[Placed] = []
+        stretch = await self.page(cursor, limit=size)
         while True:
-            stretch = await self.page(cursor, limit=size)
             found += [one for one in stretch.events if wish.covers(one.event)]
             cursor = stretch.cursor
             if len(found) >= limit:
                 return Stretch(events=found[:limit], cursor=found[limit - 1].cursor)
             if not stretch.more or now() >= until:
                 return Stretch(events=found, cursor=cursor)
+            stretch = await self._next_page(cursor, size)
+
+    async def _next_page(self, cursor: str, size: int) -> Stretch:
+        """Read another page of a scan: one at a time for all who scan, and never without a rest.
+
+        However many scan, they take at most half of one reader's time.
+        """
+        now = asyncio.get_running_loop().time
+        async with self._scanning:
+            began = now()
+            stretch = await self.page(cursor, limit=size)
+            await asyncio.sleep(min(now() - began, LONGEST_SECONDS))
+            return stretch
 
     async def _news(self, limit_seconds: float) -> None:
         with suppress(TimeoutError):

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from holdfast.errors import HoldfastError, ResultTimeout, TooLarge, ValidationError
+from holdfast.flow.history import EventPage
 from holdfast.flow.lineage import Lineage
 from holdfast.http.asking import Ask, asking
 from holdfast.http.bodies import answer, answer_job, read_instant, read_json
@@ -29,7 +30,6 @@ from holdfast.messages import (
     Cancelling,
     Each,
     Explanation,
-    History,
     JobList,
     Many,
     Receipt,
@@ -48,6 +48,8 @@ SUBMIT_LIMIT = 1000
 """How many jobs one request may submit."""
 LIST_LOOK = 2000
 """How many jobs one list looks at, at most, where an index does not tell whether they fit."""
+DIALECT_EVENTS = 10_000
+"""Of how many events a history is told in a dialect: it has no pages there."""
 WAIT_LIMIT_SECONDS = 60.0
 EXISTING = "Existing job returned (idempotent)"
 
@@ -158,19 +160,27 @@ async def get_job(
     record = await _awaited(ask, job, wait)
     if dialect is None:
         return answer_job(record)
-    events = await ask.jobs.events(job)
+    events = await ask.jobs.events_without_bodies(record, DIALECT_EVENTS)
     return answer(DIALECTS[dialect].render(record, events), etag=f'"{record.rev}"')
 
 
-@router.get("/{job}/history", **in_dialects(documented(_200=History)))
+@router.get("/{job}/history", **in_dialects(documented(_200=EventPage)))
 async def get_history(
-    ask: Annotated[Ask, asking(Scope.READ)], job: Name, dialect: DialectKey = None
+    ask: Annotated[Ask, asking(Scope.READ)],
+    job: Name,
+    dialect: DialectKey = None,
+    after: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
 ) -> Response:
-    """Read a job's whole history; `dialect` tells it in the words of one of the five seeds."""
+    """Read a job's history after a revision, in pages of about 4 MiB; `next` is the next `after`.
+
+    `dialect` returns all of it, without bodies, in the words of one of the five seeds.
+    """
     if dialect is None:
-        return answer(History(events=await ask.jobs.history(job)))
-    shown = DIALECTS[dialect].history(await ask.jobs.events(job))
-    return answer({"events": shown})
+        return answer(await ask.jobs.event_page(job, after=after, limit=limit))
+    record = await ask.jobs.get(job)
+    events = await ask.jobs.events_without_bodies(record, DIALECT_EVENTS)
+    return answer({"events": DIALECTS[dialect].history(events)})
 
 
 @router.get("/{job}/result", **documented(_200=Result, _202=JobView))

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 
 from holdfast.errors import RateLimited
-from holdfast.flow.history import complete
+from holdfast.flow.history import PAGE_BYTES, complete_as_text
 from holdfast.http.bookmarks import Bookmarks, Epoch
 from holdfast.http.feed import Feed, Stretch, Wish
 from holdfast.http.places import Places
@@ -20,6 +20,8 @@ from holdfast.lifecycle.states import BEATS, TERMINAL
 from holdfast.services.session import Session
 
 PAGE_EVENTS = 500
+MOST_SCANS = 16
+"""Pages of the feed that are read at once: whoever looks for rare events reads everybody's."""
 SHARED_TEXTS = 64
 """Of the feed, for listeners that want the same."""
 
@@ -32,6 +34,7 @@ class Live:
         self.pace = Pace()
         self.most_streams = most_streams
         self._places = Places("streams", most_streams)
+        self.scans = Places("pages of the feed", MOST_SCANS)
         self.feed = Feed(session.store)
         self.bookmarks = Bookmarks(session.store)
         self.streams = 0
@@ -61,7 +64,9 @@ class Live:
             [first] = await store.events(job.id, limit=1)
             rev, state = after, job.state
             while True:
-                events = await store.events(job.id, after=rev, limit=PAGE_EVENTS)
+                events = await store.events(
+                    job.id, after=rev, limit=PAGE_EVENTS, max_bytes=PAGE_BYTES
+                )
                 if events:
                     rev, state = events[-1].rev, events[-1].to_state
                     yield _of_one(events, first)
@@ -106,7 +111,7 @@ class Live:
 
 def _of_one(events: Sequence[LoggedEvent], first: LoggedEvent) -> bytes:
     return b"".join(
-        block(msgspec.json.encode(complete(event, first)), str(event.rev))
+        block(msgspec.json.encode(complete_as_text(event, first)), str(event.rev))
         for event in events
         if event.type not in BEATS
     )

@@ -310,9 +310,15 @@ class Together:
         """Read jobs by internal id."""
         return await self._reads.send(ids)
 
-    async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
+    async def events(
+        self, id: JobId, *, after: int = 0, limit: int = 1000, max_bytes: int | None = None
+    ) -> list[LoggedEvent]:
         """Read one job's events after a revision."""
-        return await self._store.events(id, after=after, limit=limit)
+        return await self._store.events(id, after=after, limit=limit, max_bytes=max_bytes)
+
+    async def request_event(self, id: JobId, request_id: str) -> LoggedEvent | None:
+        """Read the event of a job that was written under a request_id."""
+        return await self._store.request_event(id, request_id)
 
     async def finish(self) -> None:
         """Wait until all that was asked for is sent."""

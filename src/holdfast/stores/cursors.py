@@ -8,6 +8,8 @@ from uuid import UUID
 from holdfast.errors import BadData
 
 LOWEST = UUID(int=0)
+LAST_REV = 2**31 - 1
+"""The highest revision that a row can have."""
 _POSITION = re.compile(r"\d{19}")
 _CURSOR = re.compile(r"(\d{19})/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/(\d{10})")
 

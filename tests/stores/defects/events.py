@@ -14,6 +14,7 @@ from holdfast.ports import (
     ClaimRequest,
     Committed,
     Outcome,
+    Query,
     Rejected,
     SubmitOutcome,
     SubmitRefused,
@@ -125,8 +126,10 @@ class KeepsTheDigestOfAnotherBody(Wrapped):
 class WritesBodiesAnew(Wrapped):
     caught_by = ("test_every_body_comes_back_byte_for_byte",)
 
-    async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
-        events = await self.inner.events(id, after=after, limit=limit)
+    async def events(
+        self, id: JobId, *, after: int = 0, limit: int = 1000, max_bytes: int | None = None
+    ) -> list[LoggedEvent]:
+        events = await self.inner.events(id, after=after, limit=limit, max_bytes=max_bytes)
         return [replace(event, body=_rewritten(event.body)) for event in events]
 
 
@@ -137,8 +140,29 @@ def _rewritten(body: bytes | None) -> bytes | None:
 class ReadsEventsFromTheStart(Wrapped):
     caught_by = ("test_events_are_read_on_from_any_revision",)
 
-    async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
-        return await self.inner.events(id, limit=limit)
+    async def events(
+        self, id: JobId, *, after: int = 0, limit: int = 1000, max_bytes: int | None = None
+    ) -> list[LoggedEvent]:
+        return await self.inner.events(id, limit=limit, max_bytes=max_bytes)
+
+
+class ReadsAllBodies(Wrapped):
+    caught_by = ("test_a_page_ends_with_the_body_that_reaches_the_bytes",)
+
+    async def events(
+        self, id: JobId, *, after: int = 0, limit: int = 1000, max_bytes: int | None = None
+    ) -> list[LoggedEvent]:
+        return await self.inner.events(id, after=after, limit=limit)
+
+
+class FindsRequestsOfAnyJob(Wrapped):
+    caught_by = ("test_the_event_of_a_request_is_found_by_it",)
+
+    async def request_event(self, id: JobId, request_id: str) -> LoggedEvent | None:
+        for job in (await self.inner.find(Query())).jobs:
+            if (found := await self.inner.request_event(job.id, request_id)) is not None:
+                return found
+        return None
 
 
 class AnswersInItsOwnOrder(Wrapped):
@@ -192,6 +216,8 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     KeepsTheDigestOfAnotherBody,
     WritesBodiesAnew,
     ReadsEventsFromTheStart,
+    ReadsAllBodies,
+    FindsRequestsOfAnyJob,
     AnswersInItsOwnOrder,
     FailsABatchForOneBadRow,
     ForgetsTheLawInTheDatabase,

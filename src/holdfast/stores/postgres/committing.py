@@ -23,6 +23,7 @@ from holdfast.ports import (
 )
 from holdfast.stores.batch import STALE, Fold, fold, stamp
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
+from holdfast.stores.cursors import LAST_REV
 from holdfast.stores.postgres.claiming import Claiming
 from holdfast.stores.postgres.connections import Connection, await_standby
 from holdfast.stores.postgres.shapes import commit_arrays, commit_sql
@@ -141,7 +142,7 @@ class Committing(Claiming):
     ) -> list[LoggedEvent]:
         if after is None:
             return []
-        rows = await connection.fetch(self._sql["events"], id, after, LOCKED_EVENTS + 1)
+        rows = await connection.fetch(self._sql["events"], id, after, LOCKED_EVENTS + 1, LAST_REV)
         return await self._events(rows, on=connection)
 
     async def _write_locked(self, connection: Connection, locked: _Locked) -> Outcome:

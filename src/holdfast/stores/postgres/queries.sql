@@ -393,12 +393,29 @@ FROM jobs AS j WHERE j.id = $1 AND j.tenant = $2
 
 -- name: events
 -- One job's events after a revision, heartbeats among them.
-SELECT {{columns.events}} FROM events WHERE id = $1 AND rev > $2
+SELECT {{columns.events}} FROM events WHERE id = $1 AND rev > $2 AND rev <= $4
 UNION ALL
 SELECT id, rev, type, state, state, at, attempt, 0, lease_expires_at, NULL, NULL, 1::smallint,
     actor, request_id, reason, NULL, NULL, NULL, NULL, seal
-FROM beats WHERE id = $1 AND rev > $2
+FROM beats WHERE id = $1 AND rev > $2 AND rev <= $4
 ORDER BY rev LIMIT $3
+
+-- name: bytes_reached
+-- The revision at which the bodies of one job's events reach a number of bytes; lengths alone.
+SELECT min(rev) FROM (
+    SELECT rev, sum(size) OVER (ORDER BY rev) AS total
+    FROM (SELECT rev, octet_length(body) AS size FROM events
+        WHERE id = $1 AND rev > $2 ORDER BY rev LIMIT $3) AS sizes) AS totals
+WHERE total >= $4
+
+-- name: request_event
+-- The first event of one job under a request_id, heartbeats among them.
+SELECT {{columns.events}} FROM events WHERE id = $1 AND request_id = $2
+UNION ALL
+SELECT id, rev, type, state, state, at, attempt, 0, lease_expires_at, NULL, NULL, 1::smallint,
+    actor, request_id, reason, NULL, NULL, NULL, NULL, seal
+FROM beats WHERE id = $1 AND request_id = $2
+ORDER BY rev LIMIT 1
 
 -- name: latest_events
 -- One job's newest events of some types; of progress only what carries facts.

@@ -33,7 +33,7 @@ from holdfast.ports import (
     WorkerStatus,
 )
 from holdfast.stores import webhooks
-from holdfast.stores.cursors import LOWEST, read_cursor, write_cursor
+from holdfast.stores.cursors import LAST_REV, LOWEST, read_cursor, write_cursor
 from holdfast.stores.entries import dictionary_problems, entries, named
 from holdfast.stores.logs import read_log
 from holdfast.stores.narrowing import looks, narrowing
@@ -94,9 +94,20 @@ class Reading(Base):
         rows = await self._fetch_text(sql, value, query.before or HIGHEST, query.look)
         return JobId(rows[0][0]) if rows else None
 
-    async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
+    async def events(
+        self, id: JobId, *, after: int = 0, limit: int = 1000, max_bytes: int | None = None
+    ) -> list[LoggedEvent]:
         """Read one job's events, heartbeats included."""
-        return await self._events(await self._fetch("events", id, after, limit))
+        last = LAST_REV
+        if max_bytes is not None:
+            [[reached]] = await self._fetch("bytes_reached", id, after, limit, max_bytes)
+            last = LAST_REV if reached is None else reached
+        return await self._events(await self._fetch("events", id, after, limit, last))
+
+    async def request_event(self, id: JobId, request_id: str) -> LoggedEvent | None:
+        """Read the event of a job that was written under a request_id."""
+        found = await self._events(await self._fetch("request_event", id, request_id))
+        return found[0] if found else None
 
     async def latest_events(
         self, id: JobId, types: Sequence[EventType], *, limit: int = 100

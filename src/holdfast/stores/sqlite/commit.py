@@ -25,6 +25,7 @@ from holdfast.ports import (
 )
 from holdfast.stores.batch import STALE, Fold, fold, stamp
 from holdfast.stores.columns import JOB_COLUMNS
+from holdfast.stores.cursors import LAST_REV
 from holdfast.stores.quarantine import STRAY_EVENT, unreadable
 from holdfast.stores.sqlite.connections import DATA_ERRORS, translate
 from holdfast.stores.sqlite.rows import Row, beat_row, event_row, sealed
@@ -95,7 +96,7 @@ def commit_locked(turn: Turn, id: JobId, decide: DecideLocked, after: int | None
         return found
     events: list[LoggedEvent] = []
     if after is not None:
-        events = turn.events("events", (id.bytes, after, LOCKED_EVENTS + 1))
+        events = turn.events("events", (id.bytes, after, LOCKED_EVENTS + 1, LAST_REV))
     changes = decide(found.current, events) if len(events) <= LOCKED_EVENTS else ()
     return commit(turn, changes)[-1] if changes else found
 

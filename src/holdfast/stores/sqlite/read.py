@@ -30,7 +30,7 @@ from holdfast.ports import (
     WorkerStatus,
 )
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
-from holdfast.stores.cursors import read_position, write_position
+from holdfast.stores.cursors import LAST_REV, read_position, write_position
 from holdfast.stores.entries import dictionary_problems, entries, named
 from holdfast.stores.logs import read_log
 from holdfast.stores.narrowing import looks, narrowing
@@ -115,6 +115,23 @@ def _look_bound(
     sql = fragment("look_bound", filters="\n".join(filters))
     row = session.connection.execute(sql, values).fetchone()
     return None if row is None else bytes(row[0])
+
+
+def events(
+    session: Session, id: JobId, after: int, limit: int, max_bytes: int | None
+) -> list[LoggedEvent]:
+    """Read one job's events after a revision, and of their bodies about so many bytes."""
+    last = LAST_REV
+    if max_bytes is not None:
+        [[reached]] = session.rows("bytes_reached", (id.bytes, after, limit, max_bytes))
+        last = LAST_REV if reached is None else reached
+    return session.events("events", (id.bytes, after, limit, last))
+
+
+def request_event(session: Session, id: JobId, request_id: str) -> LoggedEvent | None:
+    """Read the first event of a job under a request_id."""
+    found = session.events("request_event", (id.bytes, request_id))
+    return found[0] if found else None
 
 
 def latest_events(

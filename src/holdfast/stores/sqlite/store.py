@@ -204,9 +204,15 @@ class SqliteStore:
         """List jobs, newest first."""
         return await self._read(lambda session: read.find(session, query))
 
-    async def events(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedEvent]:
+    async def events(
+        self, id: JobId, *, after: int = 0, limit: int = 1000, max_bytes: int | None = None
+    ) -> list[LoggedEvent]:
         """Read one job's events, heartbeats included."""
-        return await self._read(lambda session: session.events("events", (id.bytes, after, limit)))
+        return await self._read(lambda session: read.events(session, id, after, limit, max_bytes))
+
+    async def request_event(self, id: JobId, request_id: str) -> LoggedEvent | None:
+        """Read the event of a job that was written under a request_id."""
+        return await self._read(lambda session: read.request_event(session, id, request_id))
 
     async def latest_events(
         self, id: JobId, types: Sequence[EventType], *, limit: int = 100

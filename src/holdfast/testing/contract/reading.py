@@ -63,6 +63,43 @@ class Reading:
         rest = await store.events(job.id, after=1_000, limit=1_000)
         assert [event.rev for event in rest] == list(range(1_001, 1_006))
 
+    async def test_a_page_ends_with_the_body_that_reaches_the_bytes(self, store: Store) -> None:
+        job = await running_job(store)
+        reports = [c.Progress(actor=owner_of(job), body=b'"%s"' % (b"x" * 98)) for _ in range(9)]
+        beat = c.Heartbeat(actor=owner_of(job))
+        await store.commit(chain(job, *reports[:5]))
+        [record] = await store.get([job.id])
+        assert record is not None
+        record = await do(store, record, beat)
+        await store.commit(chain(record, *reports[5:]))
+        begun = job.rev
+
+        whole = await store.events(job.id, after=begun)
+        assert len(whole) == 10
+        for size, count in ((1, 1), (100, 1), (101, 2), (500, 5), (501, 7), (10_000, 10)):
+            page = await store.events(job.id, after=begun, max_bytes=size)
+            assert page == whole[:count]
+        assert await store.events(job.id, after=begun, limit=3, max_bytes=10_000) == whole[:3]
+
+    async def test_the_event_of_a_request_is_found_by_it(self, store: Store) -> None:
+        job = await running_job(store)
+        ends = [
+            c.Progress(actor=owner_of(job), body=b'"%d"' % n, request_id=f"r{n}") for n in range(3)
+        ]
+        await store.commit(chain(job, *ends))
+        other = await running_job(store)
+
+        found = await store.request_event(job.id, "r1")
+        assert found == (await store.events(job.id, after=job.rev + 1, limit=1))[0]
+        assert await store.request_event(job.id, "r7") is None
+        assert await store.request_event(other.id, "r1") is None
+        [record] = await store.get([job.id])
+        assert record is not None
+        record = await do(store, record, c.Heartbeat(actor=owner_of(job), request_id="beat"))
+        beat = await store.request_event(job.id, "beat")
+        assert beat is not None
+        assert beat.rev == record.rev
+
     async def test_events_of_other_jobs_stay_out(self, store: Store) -> None:
         first, second = await _long_life(store), await _long_life(store)
 

@@ -38,6 +38,7 @@ CODES = {
     "Overloaded": "overloaded",
     "StoreError": "store_error",
     "StoreUnavailable": "store_unavailable",
+    "KeyBusy": "key_busy",
     "ServerUnavailable": "server_unavailable",
     "StoreFull": "store_full",
     "StoreBroken": "store_broken",

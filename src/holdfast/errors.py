@@ -269,6 +269,12 @@ class ServerUnavailable(StoreUnavailable):
     code = "server_unavailable"
 
 
+class KeyBusy(StoreUnavailable):
+    """A key is held by a transaction that has not ended. Nothing was submitted; safe to repeat."""
+
+    code = "key_busy"
+
+
 class StoreFull(StoreError):
     """No room left on the disk. Nothing of this request was written; make room, then repeat it."""
 

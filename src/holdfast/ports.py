@@ -453,11 +453,16 @@ class Store(Jobs, Protocol):
     async def clock(self) -> Clock:
         """Read the store's clock and epoch."""
 
-    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
+    async def submit(
+        self, jobs: Sequence[NewJob], *, await_keys: bool = True
+    ) -> list[SubmitOutcome]:
         """Insert decided jobs, each with its first event and its keys, or not at all.
 
         Afterwards a key has exactly one holder, also when two callers came at once or the first
         reply was lost. One bad job never fails another. A child's birth marks its parent.
+        A key that a transaction of somebody else's holds which has not ended is waited for up to
+        the deadline where the job is the only one; else, or without `await_keys`, its job is
+        refused soon (`key_busy`), and holds up none of the others.
         """
 
     async def claim(self, request: ClaimRequest) -> list[Claimed]:

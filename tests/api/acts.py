@@ -42,12 +42,14 @@ class Watched:
         """Open, or do as told."""
         await (self._store.open if self.opening is None else self.opening)()
 
-    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
+    async def submit(
+        self, jobs: Sequence[NewJob], *, await_keys: bool = True
+    ) -> list[SubmitOutcome]:
         """Count, and do as told."""
         self.batches.append(len(jobs))
         if self.before is not None:
             await self.before(jobs)
-        outcomes = await self._store.submit(jobs)
+        outcomes = await self._store.submit(jobs, await_keys=await_keys)
         if self.after is not None:
             await self.after(jobs)
         return outcomes

@@ -175,6 +175,7 @@ DIFFERENT_BLOCKS = {
     "the tail of sqlite ends with the last event": {"tail_end"},
     "summaries of postgres are deltas": {"fold_counts"},
     "only postgres has a standby to wait for": {"await_standby"},
+    "only postgres has transactions beside each other that hold keys": {"key_holders"},
     "postgres only estimates": {"size_exactly"},
     "sqlite finds the end of a batch of keys before it frees any": {"stray_keys_bound"},
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.errors import BadData, HoldfastError, KeyConflict, RequestIdReused
+from holdfast.errors import BadData, HoldfastError, KeyBusy, KeyConflict, RequestIdReused
 from holdfast.lifecycle.job import Actor
 from holdfast.lifecycle.submit import Submission
 from holdfast.lifecycle.submit import submit as decide_submit
@@ -23,6 +23,8 @@ def refused_submit(refusal: SubmitRefused) -> HoldfastError:
     match refusal.code:
         case "key_conflict":
             return KeyConflict(refusal.message, job_id=holder)
+        case KeyBusy.code:
+            return KeyBusy(refusal.message)
         case "request_id_reused":
             return RequestIdReused(refusal.message, job_id=holder)
         case _:

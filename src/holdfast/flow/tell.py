@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from holdfast.errors import KeyBusy
 from holdfast.identity import mint_id
 from holdfast.lifecycle.job import Actor, Job, LoggedEvent, NewJob
 from holdfast.lifecycle.policy import Policy
@@ -121,6 +122,9 @@ def _job(job: Job, event: LoggedEvent, hook: Webhook, actor: Actor, route: Route
 
 async def _make_jobs(store: Store, jobs: Sequence[NewJob], report: Told) -> None:
     for outcome in await store.submit(jobs) if jobs else []:
+        if isinstance(outcome, SubmitRefused) and outcome.code == KeyBusy.code:
+            # Somebody else may be making it, or may fail to: the cursor stays before it.
+            raise KeyBusy(outcome.message)
         if isinstance(outcome, SubmitRefused):
             report.refused.append(outcome.message)
         else:

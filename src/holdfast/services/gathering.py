@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -21,6 +22,7 @@ from holdfast.errors import HoldfastError, StoreBroken, StoreError, StoreFull, S
 from holdfast.identity import mint_request
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
 from holdfast.ports import DecideLocked, Outcome, Store, SubmitOutcome
+from holdfast.services.key_waits import KeyWaits, is_busy
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -239,18 +241,35 @@ def _answer(batch: Sequence[Sent[T, A]], answers: Sequence[A]) -> None:
         begin = end
 
 
+def _submits(
+    call: Callable[[Sequence[NewJob]], Awaitable[list[SubmitOutcome]]],
+) -> Gathering[NewJob, SubmitOutcome]:
+    return Gathering(
+        call,
+        size=lambda job: len(job.event.body or b""),
+        name=lambda job: job.record.public_id,
+        shared=(StoreUnavailable, StoreFull, StoreBroken),
+    )
+
+
+async def _nothing() -> list[SubmitOutcome]:
+    return []
+
+
+async def _as(outcome: SubmitOutcome) -> SubmitOutcome:
+    return outcome
+
+
 class Together:
     """A store as many callers at once use it, each for one job: their calls become few."""
 
     def __init__(self, store: Store) -> None:
         """Take the store; nothing waits yet."""
         self._store = store
-        self._submits: Gathering[NewJob, SubmitOutcome] = Gathering(
-            store.submit,
-            size=lambda job: len(job.event.body or b""),
-            name=lambda job: job.record.public_id,
-            shared=(StoreUnavailable, StoreFull, StoreBroken),
-        )
+        self._submits = _submits(store.submit)
+        # Apart: a key may have to be waited for, and those without one never have to.
+        self._keyed = _submits(partial(store.submit, await_keys=False))
+        self._key_waits = KeyWaits(store.submit)
         self._commits: Gathering[Change, Outcome] = Gathering(
             store.commit,
             size=lambda change: len(change.event.body or b""),
@@ -283,7 +302,33 @@ class Together:
         StoreUnavailable: it is not known whether they are there. Each id was minted before, so
         that the same jobs can be sent again and are made once.
         """
-        return await self._submits.send_many(jobs)
+        keyed = [job for job in jobs if job.keys]
+        if not keyed:
+            return await self._submits.send_many(jobs)
+        keyless = [job for job in jobs if not job.keys]
+        parts = await asyncio.gather(
+            self._submits.send_many(keyless) if keyless else _nothing(),
+            self._submit_keyed(keyed),
+            return_exceptions=True,
+        )
+        for part in parts:
+            if isinstance(part, BaseException):
+                raise part
+        answers = [iter(part) for part in parts if isinstance(part, list)]
+        return [next(answers[bool(job.keys)]) for job in jobs]
+
+    async def _submit_keyed(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
+        """Submit jobs with keys: those whose key has to be waited for hold up no others."""
+        known = [self._key_waits.wanted(job) for job in jobs]
+        together = [job for job, waits in zip(jobs, known, strict=True) if not waits]
+        sent = iter(await self._keyed.send_many(together) if together else [])
+        outcomes = [None if waits else next(sent) for waits in known]
+        return await asyncio.gather(
+            *(
+                self._key_waits.submit(job) if outcome is None or is_busy(outcome) else _as(outcome)
+                for job, outcome in zip(jobs, outcomes, strict=True)
+            )
+        )
 
     async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
         """Write changes as the store does, all of one call in one batch.
@@ -322,5 +367,5 @@ class Together:
 
     async def finish(self) -> None:
         """Wait until all that was asked for is sent."""
-        for gathering in (self._submits, self._commits, self._reads):
+        for gathering in (self._submits, self._keyed, self._commits, self._reads):
             await gathering.finish()

@@ -28,6 +28,7 @@ from holdfast.stores.columns import (
     read_job,
 )
 from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.postgres.pool import Lane
 from holdfast.stores.quarantine import UNREADABLE, all_of, sift
 from holdfast.stores.text import blocks
 
@@ -58,8 +59,9 @@ class Base:
         work: Callable[[Connection, int], Awaitable[R]],
         *,
         keep: tuple[type[BaseException], ...] = (),
+        lane: Lane = Lane.FREE,
     ) -> R:
-        return await self._connections.run(work, keep=keep)
+        return await self._connections.run(work, keep=keep, lane=lane)
 
     async def _fetch(self, name: str, *args: Any) -> list[Any]:
         return await self._fetch_text(self._sql[name], *args)

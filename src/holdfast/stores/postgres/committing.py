@@ -26,6 +26,7 @@ from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
 from holdfast.stores.cursors import LAST_REV
 from holdfast.stores.postgres.claiming import Claiming
 from holdfast.stores.postgres.connections import Connection, await_standby
+from holdfast.stores.postgres.pool import Lane
 from holdfast.stores.postgres.shapes import commit_arrays, commit_sql
 from holdfast.stores.postgres.submitting import DATA_ERRORS
 from holdfast.stores.quarantine import STRAY_EVENT, unreadable
@@ -156,7 +157,9 @@ class Committing(Claiming):
 
     async def _commit_some(self, folds: Sequence[Fold], request_id: str) -> list[Outcome]:
         try:
-            return await self._run(self._committer(folds, request_id), keep=DATA_ERRORS)
+            return await self._run(
+                self._committer(folds, request_id), keep=DATA_ERRORS, lane=Lane.LOCKS
+            )
         except _ChildRefused as error:
             if len(folds) == 1:
                 return [Rejected(code=error.refusal.code, message=error.refusal.message)]

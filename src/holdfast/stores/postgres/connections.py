@@ -11,7 +11,7 @@ import asyncpg
 
 from holdfast.errors import LawBroken, StoreBroken, StoreError, StoreFull, StoreUnavailable
 from holdfast.stores.postgres.hosts import Hosts
-from holdfast.stores.postgres.pool import Pool, abandon
+from holdfast.stores.postgres.pool import Lane, Pool, abandon
 from holdfast.stores.postgres.schema import search_path
 from holdfast.stores.text import blocks
 
@@ -60,6 +60,9 @@ SETTINGS = {
     "default_transaction_isolation": "read committed",
 }
 
+LOCK_SECONDS = 1.0
+"""How long a statement waits for a lock before it is tried again, on whatever connection."""
+
 PASSING = (
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
@@ -70,6 +73,7 @@ PASSING = (
     asyncpg.DeadlockDetectedError,
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.LockNotAvailableError,
     asyncpg.QueryCanceledError,
     asyncpg.InterfaceError,
     # The driver's own confusion when a connection ends in the middle of something.
@@ -78,9 +82,13 @@ PASSING = (
     OSError,
     TimeoutError,
 )
-"""What may be over in a moment: an outage, a failover, a deadlock."""
+"""What may be over in a moment: an outage, a failover, a deadlock, a lock that another holds."""
 
-_SOUND = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+_SOUND = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.LockNotAvailableError,
+)
 """After these, and only these, the connection can be used again."""
 
 
@@ -109,7 +117,9 @@ class Connections:
         # A transaction whose client fell silent must not keep its row locks longer than a caller
         # waits, nor hold back vacuum and the tail.
         idle = {"idle_in_transaction_session_timeout": f"{round(attempt_seconds * 1000)}ms"}
-        self._settings = SETTINGS | idle
+        # Whoever waits for a lock gives its connection back and tries again: see LOCK_SECONDS.
+        locks = {"lock_timeout": f"{round(min(LOCK_SECONDS, attempt_seconds / 2) * 1000)}ms"}
+        self._settings = SETTINGS | idle | locks
         self._search_path = search_path(schema)
         local = (f"SET LOCAL {name} = '{value}'" for name, value in self._settings.items())
         # A list of identifiers: quoted as a whole it would be one name.
@@ -147,6 +157,7 @@ class Connections:
         work: Callable[[Connection, int], Awaitable[R]],
         *,
         keep: tuple[type[BaseException], ...] = (),
+        lane: Lane = Lane.FREE,
     ) -> R:
         """Do `work(connection, tries before)` and do it again, whole, when the database gave way.
 
@@ -159,7 +170,7 @@ class Connections:
         tries = 0
         while True:
             try:
-                return await self._once(work, tries)
+                return await self._once(work, tries, lane)
             except keep:
                 raise
             except PASSING as error:
@@ -173,11 +184,13 @@ class Connections:
             except asyncpg.PostgresError as error:
                 raise translated(error) from error
 
-    async def _once(self, work: Callable[[Connection, int], Awaitable[R]], tries: int) -> R:
+    async def _once(
+        self, work: Callable[[Connection, int], Awaitable[R]], tries: int, lane: Lane
+    ) -> R:
         pool = self._pool
         if pool is None:
             raise StoreError("the store is closed")
-        connection = await pool.take(self._attempt)
+        connection = await pool.take(self._attempt, lane)
         try:
             result = await self._use(connection, work, tries)
             if connection.unreplicated:
@@ -255,4 +268,9 @@ def translated(error: asyncpg.PostgresError) -> StoreError:
 
 def _describe(error: BaseException, tries: int) -> str:
     said = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else repr(error))
+    if isinstance(error, asyncpg.LockNotAvailableError):
+        return (
+            f"another transaction held a lock in {tries} tries ({said}); end it, see "
+            "pg_stat_activity and pg_blocking_pids()"
+        )
     return f"PostgreSQL could not be reached in {tries} tries; the last said: {said}"

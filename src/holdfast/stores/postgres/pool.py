@@ -8,12 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
 from typing import Any, TypeAlias
 
 import asyncpg
 
 Connection: TypeAlias = Any
+
+
+class Lane(Enum):
+    """What a connection is wanted for: what may wait for others' locks never gets them all."""
+
+    FREE = "free"
+    """Reads, and writes that wait for nobody."""
+    LOCKS = "locks"
+    """Writes that may wait for a row: one connection is left to the rest."""
+    KEYS = "keys"
+    """Submits with keys: half of the connections are left to the rest."""
+    KEY_WAITS = "key_waits"
+    """Submits whose key is known to be held until a transaction ends: one try at a time."""
 
 
 class Pool:
@@ -24,23 +38,28 @@ class Pool:
         self._connect = connect
         self._size = size
         self._room = asyncio.Semaphore(size)
+        locks = asyncio.Semaphore(max(1, size - 1))
+        keys = asyncio.Semaphore(max(1, size // 2))
+        self._gates = {
+            Lane.FREE: (self._room,),
+            Lane.LOCKS: (locks, self._room),
+            Lane.KEYS: (keys, locks, self._room),
+            Lane.KEY_WAITS: (asyncio.Semaphore(1), locks, self._room),
+        }
         self._idle: list[Connection] = []
-        self._used: set[Connection] = set()
+        self._used: dict[Connection, Sequence[asyncio.Semaphore]] = {}
         self._closed = False
 
-    async def take(self, limit_seconds: float) -> Connection:
+    async def take(self, limit_seconds: float, lane: Lane = Lane.FREE) -> Connection:
         """Take a connection for oneself; waits for room up to a limit. Must be given back."""
-        if self._room.locked():
-            async with asyncio.timeout(limit_seconds):
-                await self._room.acquire()
-        else:
-            await self._room.acquire()
+        gates = self._gates[lane]
+        await _pass(gates, limit_seconds)
         try:
             connection = self._live() or await self._connect()
         except BaseException:
-            self._room.release()
+            _leave(gates)
             raise
-        self._used.add(connection)
+        self._used[connection] = gates
         return connection
 
     def _live(self) -> Connection | None:
@@ -52,12 +71,12 @@ class Pool:
 
     def give_back(self, connection: Connection) -> None:
         """Let others use a connection, unless it was abandoned or left in a transaction."""
-        self._used.discard(connection)
+        gates = self._used.pop(connection)
         if self._closed or (not connection.is_closed() and connection.is_in_transaction()):
             abandon(connection)
         elif not connection.is_closed():
             self._idle.append(connection)
-        self._room.release()
+        _leave(gates)
 
     async def close(self, limit_seconds: float) -> None:
         """Wait for those in use up to a limit, and close all, the stuck ones by force."""
@@ -72,6 +91,28 @@ class Pool:
                     await connection.close()
         for connection in (*self._idle, *self._used):
             abandon(connection)
+
+
+async def _pass(gates: Sequence[asyncio.Semaphore], limit_seconds: float) -> None:
+    if not any(gate.locked() for gate in gates):
+        # Nobody is waited for: without the price of a time limit.
+        for gate in gates:
+            await gate.acquire()
+        return
+    passed: list[asyncio.Semaphore] = []
+    try:
+        async with asyncio.timeout(limit_seconds):
+            for gate in gates:
+                await gate.acquire()
+                passed.append(gate)
+    except BaseException:
+        _leave(passed)
+        raise
+
+
+def _leave(gates: Sequence[asyncio.Semaphore]) -> None:
+    for gate in gates:
+        gate.release()
 
 
 def abandon(connection: Connection) -> None:

@@ -60,11 +60,23 @@ m AS (
 )
 
 -- name: submit_keys
--- Take keys in a fixed order, so that two submitters never wait for each other in a circle.
+-- Take keys in a fixed order, so that two submitters never wait for each other in a circle. $6 is
+-- how long each is waited for, set before the first row is inserted: no round trip of its own.
 INSERT INTO keys (tenant, kind, key, id, digest)
-SELECT * FROM unnest($1::text[], $2::smallint[], $3::text[], $4::uuid[], $5::bytea[])
+SELECT d.* FROM (SELECT set_config('lock_timeout', $6::text, true) AS set OFFSET 0) AS s
+CROSS JOIN LATERAL unnest($1::text[], $2::smallint[], $3::text[], $4::uuid[], $5::bytea[]) AS d
+WHERE s.set IS NOT NULL
 ON CONFLICT DO NOTHING
 RETURNING kind, id
+
+-- name: key_holders
+-- The oldest open transaction that has taken keys: most probably the one that is waited for.
+SELECT a.pid, a.application_name, extract(epoch FROM clock_timestamp() - a.xact_start)::int
+FROM pg_locks AS l CROSS JOIN LATERAL (
+    SELECT * FROM pg_stat_activity WHERE pid = l.pid OFFSET 0) AS a
+WHERE l.relation = 'keys'::regclass AND l.mode = 'RowExclusiveLock' AND l.granted
+    AND a.datname = current_database() AND a.pid <> pg_backend_pid()
+ORDER BY a.xact_start LIMIT 1
 
 -- name: held_keys
 -- Who holds these keys: read after the insert above, so that a winner that has just committed shows.

@@ -9,14 +9,15 @@ from uuid import UUID
 
 import asyncpg
 
-from holdfast.errors import LawBroken
+from holdfast.errors import LawBroken, StoreUnavailable
 from holdfast.lifecycle.job import Job, JobId, Key, NewJob
-from holdfast.lifecycle.states import Link
+from holdfast.lifecycle.states import KeyKind, Link
 from holdfast.ports import SubmitOutcome, SubmitRefused, Submitted
 from holdfast.stores.batch import stamp
 from holdfast.stores.postgres.arrays import submit_arrays
 from holdfast.stores.postgres.base import PACKAGE
 from holdfast.stores.postgres.connections import Connection, Connections, await_standby
+from holdfast.stores.postgres.pool import Lane
 from holdfast.stores.postgres.reading import Reading
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.submitting import Existing, Holder, Plan, settle_known
@@ -35,6 +36,9 @@ DATA_ERRORS = (
     UnicodeEncodeError,
 )
 """What one bad row causes: the batch is bisected and the culprit alone refused."""
+KEY_WAIT = "100ms"
+"""How long a statement waits for a key that another transaction is just inserting. Longer waits go
+on without a connection: whoever holds the key may be an app whose transaction takes its time."""
 KEY_TRIES = 8
 """How often keys that change hands meanwhile are tried before the whole submit is."""
 
@@ -64,7 +68,7 @@ async def take_keys(connection: Connection, sql: Sql, plan: Plan) -> None:
         wanted = plan.wanted()
         if not wanted:
             break
-        taken = await connection.fetch(sql["submit_keys"], *_key_columns(wanted))
+        taken = await connection.fetch(sql["submit_keys"], *_key_columns(wanted), KEY_WAIT)
         plan.took({(row[0], row[1]) for row in taken})
         asked = [(tenant, key.kind, key.key) for tenant, key, _ in plan.wanted()]
         if asked:
@@ -103,7 +107,9 @@ class Submitting(Reading):
         super().__init__(connections)
         self._wake = wake
 
-    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
+    async def submit(
+        self, jobs: Sequence[NewJob], *, await_keys: bool = True
+    ) -> list[SubmitOutcome]:
         """Insert decided jobs with their first events and keys."""
         if not jobs:
             return []
@@ -111,7 +117,8 @@ class Submitting(Reading):
         # Once each: a caller that sends again may meet its first try in the same batch.
         # By number: an id's own hash is a Python function.
         once = {job.record.id.int: job for job in jobs}
-        outcomes = await self._submit_some(list(once.values()))
+        alone = await_keys and len(once) == 1
+        outcomes = await self._submit_some(list(once.values()), alone=alone)
         self._wake.tell({job.record.queue for job in jobs})
         if len(once) == len(jobs):
             return outcomes
@@ -119,20 +126,59 @@ class Submitting(Reading):
         return [by_id[job.record.id.int] for job in jobs]
 
     async def _submit_some(
-        self, jobs: Sequence[NewJob], *, settle: bool = False
+        self, jobs: Sequence[NewJob], *, settle: bool = False, alone: bool = False
     ) -> list[SubmitOutcome]:
-        """Insert jobs, each with another id; answers in their order."""
+        """Insert jobs, each with another id; answers in their order.
+
+        `alone`: a single job may wait for its key as long as any request waits.
+        """
+        keep = (*DATA_ERRORS, asyncpg.LockNotAvailableError)
+        lane = Lane.KEYS if any(job.keys for job in jobs) else Lane.FREE
         try:
-            return await self._run(self._submitter(jobs, settle=settle), keep=DATA_ERRORS)
+            return await self._run(self._submitter(jobs, settle=settle), keep=keep, lane=lane)
+        except asyncpg.LockNotAvailableError:
+            if len(jobs) == 1:
+                return [await self._await_key(jobs[0]) if alone else await self._busy(jobs[0])]
         except DATA_ERRORS as error:
             if isinstance(error, asyncpg.UniqueViolationError) and not settle:
                 # An earlier try, given up for lost, has committed after all.
-                return await self._submit_some(jobs, settle=True)
+                return await self._submit_some(jobs, settle=True, alone=alone)
             if len(jobs) == 1:
                 return [_refused(error)]
         half = len(jobs) // 2
         first = await self._submit_some(jobs[:half], settle=settle)
         return first + await self._submit_some(jobs[half:], settle=settle)
+
+    async def _await_key(self, job: NewJob) -> SubmitOutcome:
+        """Try again and again, with no connection in between, until the key's transaction ends."""
+        try:
+            work = self._submitter([job], settle=True)
+            outcomes: list[SubmitOutcome] = await self._run(
+                work, keep=DATA_ERRORS, lane=Lane.KEY_WAITS
+            )
+            return outcomes[0]
+        except DATA_ERRORS as error:
+            return _refused(error)
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, asyncpg.LockNotAvailableError):
+                return await self._busy(job)
+            raise
+
+    async def _busy(self, job: NewJob) -> SubmitRefused:
+        """Say which key waits, and for whom as far as the server shows it."""
+        rows = await self._fetch("key_holders")
+        holder = (
+            f"; process {rows[0][0]} ({rows[0][1] or 'unnamed'}) has had one open for "
+            f"{rows[0][2]:,} s"
+            if rows
+            else ""
+        )
+        names = ", ".join(f"{KeyKind.of(key.kind)} {key.key!r}" for key in job.keys)
+        return SubmitRefused(
+            code="key_busy",
+            message=f"{names}: a transaction that has not ended holds it{holder}; nothing was "
+            "submitted, try again once it has ended",
+        )
 
     def _submitter(self, jobs: Sequence[NewJob], *, settle: bool = False) -> Any:
         plain = not settle and not any(job.keys for job in jobs)

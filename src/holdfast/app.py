@@ -16,7 +16,8 @@ from holdfast.asking import Asker, Rehearsal, all_accepted
 from holdfast.bridge import Bridge
 from holdfast.context import Context
 from holdfast.enlisting import Enlisting
-from holdfast.errors import BadData, BadTask, HoldfastError, NoSuchJob, ReservedName
+from holdfast.errors import BadData, BadTask, HoldfastError, ReservedName
+from holdfast.flow.missing import missing
 from holdfast.flow.submit import refused_submit
 from holdfast.flow.why import Why, why
 from holdfast.jobs import JobHandle
@@ -202,7 +203,7 @@ class Holdfast(Enlisting):
         id_ = await store.look_up(tenant or self.tenant, KeyKind.JOB_ID, text)
         record = None if id_ is None else (await store.get([id_]))[0]
         if record is None:
-            raise NoSuchJob(f"no job {text} of tenant {tenant or self.tenant!r}", job_id=text)
+            raise await missing(store, text, id=id_, tenant=tenant or self.tenant)
         return self._handle(record)
 
     def get_sync(self, job_id: str | UUID, *, tenant: str | None = None) -> JobHandle[Any]:

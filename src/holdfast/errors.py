@@ -162,6 +162,12 @@ class NoSuchJob(HoldfastError):
     code = "no_such_job"
 
 
+class JobPurged(NoSuchJob):
+    """The job ended long ago and was removed whole by retention. Its id is never given again."""
+
+    code = "job_purged"
+
+
 class NoSuchWebhook(HoldfastError):
     """No webhook of that id that the caller has a say over."""
 

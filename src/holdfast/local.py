@@ -31,6 +31,7 @@ from holdfast.flow.history import (
 )
 from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
 from holdfast.flow.lineage import Lineage, lineage
+from holdfast.flow.missing import missing
 from holdfast.flow.outcomes import last_event, linked_retry, outcome_of
 from holdfast.flow.redrive import AS_IT_WAS, Settled, Wish
 from holdfast.flow.submit import refused_submit
@@ -141,6 +142,8 @@ class LocalOperations:
         """Read a job."""
         id_ = await self._look_up(job)
         record = None if id_ is None else (await self._session.together.get([id_]))[0]
+        if record is None and self._queues is None:
+            raise await missing(self._session.store, job, id=id_, tenant=self._tenant)
         if record is None or not self._may_see(record):
             raise NoSuchJob(f"no job {job}", job_id=str(job))
         return record

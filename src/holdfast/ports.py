@@ -182,6 +182,36 @@ class Aged(Struct, frozen=True):
     """None is the end."""
 
 
+class Purgeable(Struct, frozen=True):
+    """Ended jobs that may be purged; `next` continues behind all that was looked at."""
+
+    jobs: list[Job]
+    linked: frozenset[JobId]
+    """Those of them to which another job is linked: they stay until that one is purged."""
+    next: JobId | None
+    """None is the end."""
+
+
+class PurgedJob(Struct, frozen=True, kw_only=True):
+    """What is left of a job that was purged."""
+
+    id: JobId
+    tenant: str
+    at: int
+    actor: str
+
+
+class PurgeEntry(Struct, frozen=True, kw_only=True):
+    """One entry of the ledger of purges: a batch of jobs that were removed whole."""
+
+    number: int
+    at: int
+    actor: str
+    reason: str | None
+    jobs: int
+    events: int
+
+
 class Mark(Struct, frozen=True):
     """That a job's family has to be looked at. Each time it is said has a number of its own."""
 
@@ -382,6 +412,8 @@ class LedgerEntry(Struct, frozen=True, kw_only=True):
     """It is held, and no claim of its owner names it: no sweep would notice a passed lease."""
     quarantined: str | None = None
     """Why it is set aside, if it is."""
+    purged: bool = False
+    """It was purged: nothing but its `job_id` and `request_id` may be left."""
 
 
 class Clock(Struct, frozen=True):
@@ -651,6 +683,35 @@ class Store(Jobs, Protocol):
         """Erase the bodies of cleaned jobs' events, and their logs; digests stay.
 
         Returns how many bodies it were.
+        """
+
+    async def purgeable(
+        self, *, ended_before: int, after: JobId | None = None, look_at: int = 1000
+    ) -> Purgeable:
+        """List those of the next `look_at` jobs by id that ended before a time."""
+
+    async def purge(
+        self, ids: Sequence[JobId], *, actor: str, reason: str | None = None
+    ) -> list[JobId]:
+        """Remove cleaned jobs whole, in one transaction; returns those that were removed.
+
+        Not removed is what is not cleaned, is set aside, or has a job linked to it; a store may
+        keep the job of its newest event. Rows, events, heartbeats and logs go, and the summaries
+        no longer count them. The keys `job_id` and `request_id` stay: a submit that gives one
+        again is refused with `job_purged`. An entry in the ledger of purges names how many and who;
+        each id is kept with its tenant.
+        """
+
+    async def purged(self, ids: Sequence[JobId]) -> list[PurgedJob | None]:
+        """Read what is left of jobs that were purged; None for each that was not."""
+
+    async def purges(self, *, before: int | None = None, limit: int = 100) -> list[PurgeEntry]:
+        """Read the ledger of purges, newest first, before an entry's number."""
+
+    async def give_back_space(self) -> int:
+        """Return some free space to the file system, bounded; returns how many bytes it were.
+
+        0 where there is none, or where the database does so by itself or not at all.
         """
 
     async def drop_beats(self, *, before: int, limit: int = 10_000) -> int:

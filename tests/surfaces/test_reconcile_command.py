@@ -37,7 +37,7 @@ def test_a_script_is_told_all_in_one_object(place: str) -> None:
 def test_a_script_is_told_that_nothing_was_done(place: str) -> None:
     on(place, _idle)
     told = answered(place, "reconcile", "--once")
-    nothing = {"lost": 0, "cleaned": 0, "erased": 0, "heartbeats": 0, "failed": {}}
+    nothing = {"lost": 0, "cleaned": 0, "erased": 0, "heartbeats": 0, "purged": 0, "failed": {}}
     assert told == {"written": {}, **nothing}
 
 

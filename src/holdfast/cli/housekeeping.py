@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from holdfast.cli.settings import words
 from holdfast.flow.clean import Cleaned, Terms, read_term
+from holdfast.flow.purge import Purged, PurgeTerms
 from holdfast.flow.recover import Swept
 from holdfast.identity import jitter
 from holdfast.lifecycle.job import JobId
@@ -34,6 +35,9 @@ class Listener(Protocol):
     def cleaned(self, report: Cleaned) -> None:
         """Hear of a look of the janitor."""
 
+    def purged(self, report: Purged) -> None:
+        """Hear of a look that removed jobs whole."""
+
 
 class Mail(Struct, frozen=True, kw_only=True):
     """How webhooks are told: of which store's jobs, and where they may lead."""
@@ -48,6 +52,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     tick_seconds: float
     terms: Terms
     clean: bool
+    purge_terms: PurgeTerms = PurgeTerms()
     mail: Mail | None = None
     """How webhooks are told; None: not from here."""
 
@@ -69,7 +74,9 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
             pass
         failed = dict(report.failed)
         if self.clean:
-            failed |= (await self._janitor(store, listener, None).clean_all()).failed
+            janitor = self._janitor(store, listener, None)
+            failed |= (await janitor.clean_all()).failed
+            failed |= (await janitor.purge_all()).failed
         return failed
 
     def _reconciler(
@@ -77,7 +84,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     ) -> Reconciler:
         return Reconciler(
             store,
-            _name(),
+            caretaker(),
             jitter=jitter,
             tick_seconds=self.tick_seconds,
             on_sweep=None if listener is None else listener.swept,
@@ -85,18 +92,37 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
         )
 
     def _janitor(self, store: Store, listener: Listener | None, meters: Meters | None) -> Janitor:
-        on_look = None if listener is None else listener.cleaned
-        return Janitor(store, _name(), self.terms, on_look=on_look, meters=meters)
+        return Janitor(
+            store,
+            caretaker(),
+            self.terms,
+            purge_terms=self.purge_terms,
+            on_look=None if listener is None else listener.cleaned,
+            on_purge=None if listener is None else listener.purged,
+            meters=meters,
+        )
 
     def _postman(self, store: Store, mail: Mail, meters: Meters | None) -> Postman:
         return Postman(
-            store, partial(make_store, mail.address), _name(), outside=mail.outside, meters=meters
+            store,
+            partial(make_store, mail.address),
+            caretaker(),
+            outside=mail.outside,
+            meters=meters,
         )
 
 
 def read_outside(allow: str) -> Outside:
     """Read where webhooks may lead, as settings say it."""
     return Outside(allow=read_networks(words(allow)))
+
+
+def read_purge_terms(succeeded: str, unsuccessful: str) -> PurgeTerms:
+    """Read how long records are kept, as settings say it."""
+    return PurgeTerms(
+        succeeded=read_term(succeeded, "--purge"),
+        unsuccessful=read_term(unsuccessful, "--purge-unsuccessful"),
+    )
 
 
 def read_terms(keep: str, keep_unsuccessful: str, keep_letters: str) -> Terms:
@@ -108,5 +134,6 @@ def read_terms(keep: str, keep_unsuccessful: str, keep_letters: str) -> Terms:
     )
 
 
-def _name() -> str:
+def caretaker() -> str:
+    """Name this process, as the actor of what it does to keep a store in order."""
     return f"{socket.gethostname()}-{os.getpid()}"

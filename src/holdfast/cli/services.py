@@ -10,7 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.housekeeping import Housekeeping, Loop, Mail, read_outside, read_terms
+from holdfast.cli.housekeeping import (
+    Housekeeping,
+    Loop,
+    Mail,
+    read_outside,
+    read_purge_terms,
+    read_terms,
+)
 from holdfast.cli.running import (
     DEFAULT_URL,
     FOUND_PROBLEMS,
@@ -35,6 +42,8 @@ from holdfast.cli.settings import (
     LogStyle,
     MetricsHost,
     MetricsPort,
+    Purge,
+    PurgeUnsuccessful,
     Tick,
     Webhooks,
     WebhooksAllow,
@@ -42,6 +51,7 @@ from holdfast.cli.settings import (
 from holdfast.cli.showing import plain, say
 from holdfast.config import shown
 from holdfast.flow.clean import FOREVER, Cleaned
+from holdfast.flow.purge import Purged
 from holdfast.flow.recover import Swept
 from holdfast.lifecycle.job import JobId
 from holdfast.logs import LogFormat, Severity, configure_logging
@@ -68,6 +78,8 @@ def reconcile(
     keep: Keep = "7d",
     keep_unsuccessful: KeepUnsuccessful = "30d",
     keep_letters: KeepLetters = FOREVER,
+    purge: Purge = "90d",
+    purge_unsuccessful: PurgeUnsuccessful = "365d",
     webhooks: Webhooks = True,
     webhooks_allow: WebhooksAllow = "",
     metrics_port: MetricsPort = None,
@@ -84,6 +96,7 @@ def reconcile(
         keeping = Housekeeping(
             tick_seconds=tick,
             terms=read_terms(keep, keep_unsuccessful, keep_letters),
+            purge_terms=read_purge_terms(purge, purge_unsuccessful),
             clean=clean,
             mail=_mail(url, webhooks_allow) if webhooks else None,
         )
@@ -135,6 +148,13 @@ class Saying:
         else:
             out.print(f"{report.cleaned} cleaned, {report.beats} heartbeats dropped")
 
+    def purged(self, report: Purged) -> None:
+        """Say what a look removed whole."""
+        if report.jobs and self._as_json:
+            print_json({"purged": report.jobs, "given_back_bytes": report.bytes})
+        elif report.jobs:
+            out.print(f"{report.jobs} purged")
+
 
 class Sum:
     """Adds up what was done, for a script that is told once."""
@@ -143,7 +163,7 @@ class Sum:
         """Begin with nothing."""
         self._written: Counter[str] = Counter()
         self._lost = 0
-        self._removed: Counter[str] = Counter(cleaned=0, erased=0, heartbeats=0)
+        self._removed: Counter[str] = Counter(cleaned=0, erased=0, heartbeats=0, purged=0)
 
     def swept(self, report: Swept) -> None:
         """Add what a sweep wrote."""
@@ -153,6 +173,10 @@ class Sum:
     def cleaned(self, report: Cleaned) -> None:
         """Add what a look of the janitor removed."""
         self._removed.update(cleaned=report.cleaned, erased=report.erased, heartbeats=report.beats)
+
+    def purged(self, report: Purged) -> None:
+        """Add what a look removed whole."""
+        self._removed.update(purged=report.jobs)
 
     def told(self, failed: Mapping[JobId, str]) -> dict[str, Any]:
         """Tell it all, with the jobs that could not be judged."""

@@ -10,7 +10,7 @@ import typer
 from msgspec.structs import replace
 
 from holdfast.app import Holdfast
-from holdfast.cli.housekeeping import Housekeeping, Mail, read_outside, read_terms
+from holdfast.cli.housekeeping import Housekeeping, Mail, read_outside, read_purge_terms, read_terms
 from holdfast.cli.running import DEFAULT_URL, check_there, err, run, telling
 from holdfast.cli.settings import (
     HOST,
@@ -32,6 +32,8 @@ from holdfast.cli.settings import (
     MaybeApp,
     Poll,
     Port,
+    Purge,
+    PurgeUnsuccessful,
     Queues,
     Rate,
     Tick,
@@ -111,6 +113,8 @@ def up(
     keep: Keep = "7d",
     keep_unsuccessful: KeepUnsuccessful = "30d",
     keep_letters: KeepLetters = FOREVER,
+    purge: Purge = "90d",
+    purge_unsuccessful: PurgeUnsuccessful = "365d",
     rate: Rate = LIMITS.requests_per_second,
     burst: Burst = LIMITS.burst,
     connections: Connections = LIMITS.connections,
@@ -140,6 +144,7 @@ def up(
         keeping = Housekeeping(
             tick_seconds=tick,
             terms=read_terms(keep, keep_unsuccessful, keep_letters),
+            purge_terms=read_purge_terms(purge, purge_unsuccessful),
             clean=clean,
             mail=Mail(address=address, outside=outside) if webhooks else None,
         )

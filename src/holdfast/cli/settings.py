@@ -70,6 +70,11 @@ KeepUnsuccessful = Annotated[
 KeepLetters = Annotated[
     str, setting("--keep-letters", _KEEP.format("a dead letter that nobody has settled"))
 ]
+_PURGE = "How long the record of {} is kept after its end, such as 90d, or `forever`."
+Purge = Annotated[str, setting("--purge", _PURGE.format("a job that succeeded"))]
+PurgeUnsuccessful = Annotated[
+    str, setting("--purge-unsuccessful", _PURGE.format("any other ended job"))
+]
 Webhooks = Annotated[bool, setting("--webhooks/--no-webhooks", "Tell webhooks of ends, too.")]
 WebhooksAllow = Annotated[
     str,

@@ -96,7 +96,7 @@ async def clean(
         report.next = aged.next
         over = [job for job in aged.jobs if is_over(job, terms, now)]
         needed = await needed_by_others(store, over)
-        await _clean(store, actor, report, [job for job in over if job.id not in needed])
+        await clean_jobs(store, actor, report, [job for job in over if job.id not in needed])
     if terms.beats is not None:
         report.beats = await store.drop_beats(before=now - terms.beats)
     return report
@@ -151,8 +151,11 @@ def _is_live(job: Job | None) -> bool:
     return job is not None and not job.terminal
 
 
-async def _clean(store: Store, actor: Actor, report: Cleaned, jobs: Sequence[Job]) -> None:
-    """Say that it begins, erase, say that it is done: the keys are free only when all is gone."""
+async def clean_jobs(store: Store, actor: Actor, report: Cleaned, jobs: Sequence[Job]) -> list[Job]:
+    """Say that it begins, erase, say that it is done: the keys are free only when all is gone.
+
+    Returns those that are cleaned now.
+    """
     begun = [job for job in jobs if job.retention is Retention.CLEANING]
     fresh = [job for job in jobs if job.retention is not Retention.CLEANING]
     begun += await _commit(store, report, fresh, c.Clean(actor=actor))
@@ -160,6 +163,8 @@ async def _clean(store: Store, actor: Actor, report: Cleaned, jobs: Sequence[Job
         report.erased += await store.erase_bodies([job.id for job in begun])
         done = await _commit(store, report, begun, c.Cleaned(actor=actor))
         report.cleaned += len(done)
+        return done
+    return []
 
 
 async def _commit(

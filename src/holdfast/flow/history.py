@@ -8,7 +8,8 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from holdfast.errors import NoSuchJob, Refused
+from holdfast.errors import Refused
+from holdfast.flow.missing import missing
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.payload import decode_body
 from holdfast.ports import Jobs, Store
@@ -93,7 +94,7 @@ async def history(store: Store, id: JobId) -> list[ReadEvent]:
     """Read all events of a job; correlation and trace are those of its first event."""
     events = await all_events(store, id)
     if not events:
-        raise NoSuchJob(f"no job {id}", job_id=str(id))
+        raise await missing(store, id, id=id)
     return [complete(event, events[0]) for event in events]
 
 

@@ -32,6 +32,8 @@ async def rebuild(store: Store, *, progress: Callable[[int], None] | None = None
         jobs: list[Job] = []
         keys: list[tuple[JobId, KeyRow]] = []
         for entry in batch:
+            if entry.purged and entry.row is None and not entry.events:
+                continue
             report.jobs += 1
             _restore(entry, report, jobs, keys)
         if jobs:

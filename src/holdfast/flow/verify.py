@@ -59,6 +59,10 @@ async def verify(
     counts = await store.counts()
     recount: Summary | None = Counter()
     async for entry in _entries(store):
+        if entry.purged:
+            for text in _purge_problems(entry):
+                tell(entry.id, text)
+            continue
         report.jobs += 1
         report.events += len(entry.events)
         report.erased += sum(map(_is_erased, entry.events))
@@ -102,7 +106,7 @@ async def _entries(store: Store) -> AsyncIterator[LedgerEntry]:
 
 def entry_problems(entry: LedgerEntry) -> list[str]:
     """Say all that is wrong with one job, its log and its keys."""
-    return _judge(entry)[0]
+    return _purge_problems(entry) if entry.purged else _judge(entry)[0]
 
 
 def _judge(entry: LedgerEntry) -> tuple[list[str], Job | None]:
@@ -136,6 +140,15 @@ def _judge(entry: LedgerEntry) -> tuple[list[str], Job | None]:
     if entry.unclaimed:
         problems.append("is held, but no claim names it: nobody would notice a passed lease")
     return problems + _key_problems(entry, entry.row), derived
+
+
+def _purge_problems(entry: LedgerEntry) -> list[str]:
+    """Name what is left of a purged job; its `job_id` and `request_id` are never given again."""
+    problems = []
+    if entry.row is not None or entry.events or entry.unreadable:
+        problems.append("was purged, and its row or events are there")
+    left = [key for key in entry.keys if key.kind not in (KeyKind.JOB_ID, KeyKind.REQUEST_ID)]
+    return problems + [f"was purged, and still holds its {key.kind} {key.key!r}" for key in left]
 
 
 def _without_events(entry: LedgerEntry) -> str:

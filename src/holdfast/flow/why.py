@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.errors import NoSuchJob
 from holdfast.flow.children import awaited
+from holdfast.flow.missing import missing
 from holdfast.flow.reasons import (
     AwaitsAdmission,
     Backoff,
@@ -133,7 +133,7 @@ async def why(store: Store, id: JobId, *, tenant: str | None = None) -> Why:
     """Say why a job stands where it stands; to a tenant, counting none but its own jobs."""
     [job] = await store.get([id])
     if job is None:
-        raise NoSuchJob(f"no job {id}", job_id=str(id))
+        raise await missing(store, id, id=id, tenant=tenant)
     clock = await store.clock()
     # It may have moved on since: what came later is not this record's story.
     latest = await store.latest_events(id, TELLING, limit=EVENTS)

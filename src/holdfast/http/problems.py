@@ -36,6 +36,10 @@ VERDICTS: tuple[tuple[type[e.HoldfastError], Verdict], ...] = (
     (e.NoSuchRoute, Verdict(404, "Nothing here", "see /openapi.json for what there is")),
     (e.NoSuchMethod, Verdict(405, "Not by this method", "see the Allow header")),
     (
+        e.JobPurged,
+        Verdict(410, "Purged", "its record was removed by retention; see docs/retention.md"),
+    ),
+    (
         e.NoSuchJob,
         Verdict(404, "No such job", "check the id, and that the token is of the job's tenant"),
     ),

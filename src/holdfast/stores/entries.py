@@ -35,6 +35,7 @@ def entries(
     switches: Switches = (),
     unclaimed: Collection[UUID] = (),
     quarantined: Mapping[Any, str | None] = {},
+    purged: Collection[UUID] = (),
 ) -> list[LedgerEntry]:
     """Put rows of one snapshot together, by id. A row that cannot be read is said, not raised."""
     by_id: dict[UUID, tuple[list[Any], list[Any], list[Any]]] = {}
@@ -49,6 +50,7 @@ def entries(
             switches=switches,
             unclaimed=id_ in unclaimed,
             quarantined=quarantined[id_] or "" if id_ in quarantined else None,
+            purged=id_ in purged,
         )
         for id_ in sorted(by_id, key=lambda id_: id_.bytes)
     ]
@@ -91,6 +93,7 @@ def _entry(
     switches: Switches,
     unclaimed: bool,
     quarantined: str | None,
+    purged: bool,
 ) -> LedgerEntry:
     problems: list[str] = []
     rows: list[Job] = _read(jobs, lambda row: read_job(row, seen), "job row", problems)
@@ -107,6 +110,7 @@ def _entry(
         ],
         unclaimed=unclaimed,
         quarantined=quarantined,
+        purged=purged,
     )
 
 

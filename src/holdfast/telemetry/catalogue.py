@@ -223,6 +223,7 @@ CATALOGUE: tuple[Metric, ...] = (
     ),
     _gauge("reconciler_last_sweep_age_seconds", "Time since the last sweep ended.", _sweep_age),
     _counter("cleaned", "Jobs cleaned once their term was over.", _plain("cleaned")),
+    _counter("purged", "Jobs removed whole once their record's term was over.", _plain("purged")),
     _counter(
         "http_requests",
         "Requests by route and status; of status 0 those whose client went away unanswered.",

@@ -182,6 +182,8 @@ class Meters:
         self.sweep_conflicts = 0
         self.unswept = 0
         self.expiries = 0
+        self.purged = 0
+        """Jobs that the janitor removed whole; set by it."""
         self.cleaned = 0
         """Jobs that the janitor cleaned; set by it."""
         self.last_sweep_at: float | None = None

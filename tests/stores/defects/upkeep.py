@@ -15,6 +15,7 @@ from holdfast.ports import (
     ClaimRequest,
     Due,
     Outcome,
+    PurgeEntry,
     QueueEvent,
     QueueStatus,
 )
@@ -74,6 +75,49 @@ class KeepsTheLastReason(Wrapped):
     async def quarantine(self, ids: Sequence[JobId], *, reason: str) -> None:
         await self.inner.release_quarantined(ids)
         await self.inner.quarantine(ids, reason=reason)
+
+
+class PurgesWithoutAnEntry(Wrapped):
+    caught_by = ("test_a_purge_is_entered_with_who_why_and_how_many",)
+
+    async def purges(self, *, before: int | None = None, limit: int = 100) -> list[PurgeEntry]:
+        return []
+
+
+class PurgesWhatIsLinked(Wrapped):
+    caught_by = ("test_only_what_is_cleaned_and_has_nothing_linked_is_purged",)
+
+    async def purge(self, ids: Sequence[JobId], **wishes: Any) -> list[JobId]:
+        for id_ in ids:
+            await self.raw("UPDATE jobs SET parent_id = NULL WHERE parent_id = ?", id_.bytes)
+        return await self.inner.purge(ids, **wishes)
+
+
+class PurgesTheNamesOfJobs(Wrapped):
+    caught_by = ("test_what_is_left_of_a_purged_job_is_its_id_its_tenant_and_its_names",)
+
+    async def purge(self, ids: Sequence[JobId], **wishes: Any) -> list[JobId]:
+        gone = await self.inner.purge(ids, **wishes)
+        for id_ in gone:
+            await self.raw("DELETE FROM keys WHERE id = ?", id_.bytes)
+        return gone
+
+
+class CountsWhatWasPurged(Wrapped):
+    caught_by = ("test_a_purged_job_is_gone_with_its_events_and_is_counted_no_more",)
+
+    async def purge(self, ids: Sequence[JobId], **wishes: Any) -> list[JobId]:
+        before = await self.inner.counts()
+        gone = await self.inner.purge(ids, **wishes)
+        for one in before:
+            await self.raw(
+                "INSERT OR REPLACE INTO counts VALUES (?, ?, ?, ?)",
+                one.tenant,
+                one.queue,
+                one.state.code,
+                one.jobs,
+            )
+        return gone
 
 
 class FindsTheAgedThatAreCleaned(Wrapped):
@@ -180,6 +224,10 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     SweepsWhatIsSetAside,
     ForgetsLeasesThatWereSetAside,
     KeepsTheLastReason,
+    PurgesWithoutAnEntry,
+    PurgesWhatIsLinked,
+    PurgesTheNamesOfJobs,
+    CountsWhatWasPurged,
     FindsTheAgedThatAreCleaned,
     FindsTheAgedThatAreYoung,
     LooksAtTheFirstAgedOnly,

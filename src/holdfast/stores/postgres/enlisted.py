@@ -19,6 +19,7 @@ from holdfast.lifecycle.times import encode
 from holdfast.ports import SubmitRefused
 from holdfast.stores.columns import created_text, tuple_text
 from holdfast.stores.postgres.schema import DEFAULT_SCHEMA, quoted
+from holdfast.stores.purging import refused_as_purged
 from holdfast.stores.submitting import Enlisted, Existing, Holder, Plan
 from holdfast.stores.text import blocks
 
@@ -150,7 +151,10 @@ def _outcome(job: NewJob, answer: Answer, names: dict[JobId, str]) -> Enlisted |
             id_ = job.record.id
             return Enlisted(id=id_, job_id=names[id_], created=True)
         case Existing(id=id_):
-            return Enlisted(id=id_, job_id=names.get(id_, str(id_)), created=False)
+            if id_ not in names:
+                # A key is committed with its job: where that has no row, it was purged.
+                return refused_as_purged(id_)
+            return Enlisted(id=id_, job_id=names[id_], created=False)
         case refused:
             return refused
 

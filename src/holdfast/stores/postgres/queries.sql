@@ -400,8 +400,10 @@ SELECT id FROM keys WHERE tenant = $1 AND kind = $2 AND key = $3
 
 -- name: look_up_id
 -- A job by the text of its internal id, which is its job_id unless one was given.
-SELECT j.id, (SELECT digest FROM events AS e WHERE e.id = j.id AND e.rev = 1)
+-- Also one that was purged: its id is never given again.
+SELECT j.id, (SELECT digest FROM events AS e WHERE e.id = j.id AND e.rev = 1), false
 FROM jobs AS j WHERE j.id = $1 AND j.tenant = $2
+UNION ALL SELECT id, NULL, true FROM purged WHERE id = $1 AND tenant = $2
 
 -- name: events
 -- One job's events after a revision, heartbeats among them.
@@ -713,6 +715,62 @@ WHERE j.id > $1 AND j.id <= $2 AND j.finished_at <= $3 AND j.retention <> {{rete
             OR c.link_kind = {{link.compensation}} AND c.letter = {{letter.open}}) OFFSET 0)
 ORDER BY j.id
 
+-- name: purgeable
+-- Jobs between two ids that ended long ago, each with whether another job is linked to it.
+SELECT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id), {{columns.jobs.j}}
+FROM jobs AS j
+WHERE j.id > $1 AND j.id <= $2 AND j.finished_at <= $3 AND j.quarantined_at IS NULL
+ORDER BY j.id
+
+-- name: purge_job
+-- Remove the rows of cleaned jobs to which none is linked.
+DELETE FROM jobs AS j
+WHERE j.id = ANY ($1::uuid[]) AND j.retention = {{retention.cleaned}} AND j.quarantined_at IS NULL
+    AND NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id OFFSET 0)
+RETURNING j.id, j.tenant, j.queue, j.state
+
+-- name: purge_events
+-- Then their events,
+DELETE FROM events WHERE id = ANY ($1::uuid[]) RETURNING rev
+
+-- name: purge_beats
+-- heartbeats,
+DELETE FROM beats WHERE id = ANY ($1::uuid[])
+
+-- name: purge_logs
+-- logs,
+DELETE FROM logs WHERE id = ANY ($1::uuid[])
+
+-- name: purge_keys
+-- and keys, but for those that are never given again.
+DELETE FROM keys WHERE id = ANY ($1::uuid[]) AND kind NOT IN ({{key.job_id}}, {{key.request_id}})
+
+-- name: purge_counts
+-- The summaries no longer count them.
+INSERT INTO counts
+SELECT tenant, queue, state, -count(*)
+FROM unnest($1::text[], $2::text[], $3::smallint[]) AS d(tenant, queue, state) GROUP BY 1, 2, 3
+
+-- name: purge_entry
+-- The entry of a batch, and what is left of its jobs.
+WITH entry AS (
+    INSERT INTO purges (at, actor, reason, jobs, events)
+    VALUES (holdfast_now(), $1, $2, cardinality($4::uuid[]), $3) RETURNING number
+)
+INSERT INTO purged (id, tenant, purge)
+SELECT d.id, d.tenant, number FROM entry, unnest($4::uuid[], $5::text[]) AS d(id, tenant)
+
+-- name: purged
+-- Jobs that were purged, by id.
+SELECT p.id, p.tenant, e.at, e.actor FROM purged AS p
+CROSS JOIN LATERAL (SELECT at, actor FROM purges WHERE number = p.purge OFFSET 0) AS e
+WHERE p.id = ANY ($1::uuid[])
+
+-- name: purges
+-- Entries of purges, newest first.
+SELECT number, at, actor, reason, jobs, events FROM purges
+WHERE number < $1 ORDER BY number DESC LIMIT $2
+
 -- name: keep_logs
 -- Lines of jobs' logs, in their order.
 INSERT INTO logs (id, attempt, at, level, message)
@@ -824,6 +882,14 @@ SELECT id FROM jobs AS j WHERE id > $1 AND id <= $2 AND owner IS NOT NULL AND NO
     SELECT 1 FROM claims AS c WHERE c.owner = j.owner AND c.held AND j.id = ANY (c.ids)
     OFFSET 0)
 
+-- name: ledger_purged
+-- Ids between two of which something is left although they were purged.
+SELECT p.id FROM (
+    SELECT id FROM keys WHERE id > $1 AND id <= $2
+    UNION SELECT id FROM jobs WHERE id > $1 AND id <= $2
+    UNION SELECT id FROM events WHERE id > $1 AND id <= $2) AS k
+CROSS JOIN LATERAL (SELECT id FROM purged WHERE id = k.id OFFSET 0) AS p
+
 -- name: ledger_quarantined
 -- Jobs between two ids that are set aside.
 SELECT id, quarantine FROM jobs WHERE id > $1 AND id <= $2 AND quarantined_at IS NOT NULL
@@ -901,6 +967,7 @@ WITH bound AS MATERIALIZED (
     AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = keys.id OFFSET 0)
     AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.id = keys.id OFFSET 0)
     AND NOT EXISTS (SELECT 1 FROM beats AS b WHERE b.id = keys.id OFFSET 0)
+    AND NOT EXISTS (SELECT 1 FROM purged AS p WHERE p.id = keys.id OFFSET 0)
     RETURNING 1
 )
 SELECT id, (SELECT count(*) FROM freed) FROM bound

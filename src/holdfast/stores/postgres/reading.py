@@ -22,6 +22,9 @@ from holdfast.ports import (
     LogLine,
     Mark,
     Page,
+    Purgeable,
+    PurgedJob,
+    PurgeEntry,
     Quarantine,
     Quarantined,
     Query,
@@ -39,6 +42,7 @@ from holdfast.stores.logs import read_log
 from holdfast.stores.narrowing import looks, narrowing
 from holdfast.stores.postgres.base import BY_BLOCKS, PLANNED_EACH_TIME, Base
 from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.purging import purge_entry
 from holdfast.stores.quarantine import report_left_out, report_refused, report_set_aside
 from holdfast.stores.tokens import NEWEST, check_id, read_token
 from holdfast.stores.webhooks import check_webhook_id, check_webhook_key, read_webhook
@@ -230,6 +234,31 @@ class Reading(Base):
         jobs, _ = await self._sweep("aged", low, high or HIGHEST, ended_before)
         return Aged(jobs, high)
 
+    async def purgeable(
+        self, *, ended_before: int, after: JobId | None = None, look_at: int = 1000
+    ) -> Purgeable:
+        """List ended jobs among the next ones by id."""
+        low = after or LOWEST
+        bound = await self._fetch("aged_bound", low, look_at)
+        high = JobId(bound[0][0]) if bound else None
+        rows = await self._fetch("purgeable", low, high or HIGHEST, ended_before)
+        jobs, bad = await self._readable_jobs([row[1:] for row in rows])
+        await self._set_aside(bad)
+        return Purgeable(jobs, frozenset(JobId(row[1]) for row in rows if row[0]), high)
+
+    async def purged(self, ids: Sequence[JobId]) -> list[PurgedJob | None]:
+        """Read what is left of purged jobs."""
+        found = {
+            row[0]: PurgedJob(id=JobId(row[0]), tenant=row[1], at=row[2], actor=row[3])
+            for row in await self._fetch("purged", list(ids))
+        }
+        return [found.get(id_) for id_ in ids]
+
+    async def purges(self, *, before: int | None = None, limit: int = 100) -> list[PurgeEntry]:
+        """Read the ledger of purges."""
+        below = EVER if before is None else before
+        return [purge_entry(row) for row in await self._fetch("purges", below, limit)]
+
     async def counts(self, tenant: str | None = None) -> list[Count]:
         """Tell how many jobs are in which state."""
         rows = await self._fetch("counts", tenant)
@@ -337,23 +366,20 @@ class Reading(Base):
         keys = await connection.fetch(sql["ledger_keys"], low, high)
         unclaimed = await connection.fetch(sql["ledger_unclaimed"], low, high)
         aside = await connection.fetch(sql["ledger_quarantined"], low, high)
+        purged = await connection.fetch(sql["ledger_purged"], low, high)
         _, switches = await connection.fetchrow(sql["sealing_log"])
-        rest = {row[0] for row in unclaimed}, {row[0]: row[1] for row in aside}, switches
-        return high, (jobs, events, keys, *rest)
+        marks = {
+            "unclaimed": {row[0] for row in unclaimed},
+            "quarantined": {row[0]: row[1] for row in aside},
+            "purged": {row[0] for row in purged},
+        }
+        return high, (jobs, events, keys, marks, switches)
 
     async def _entries(self, rows: tuple[Any, ...]) -> list[LedgerEntry]:
-        jobs, events, keys, unclaimed, aside, log = rows
+        jobs, events, keys, marks, log = rows
         await self._learn(named(jobs, events))
         switches = read_switches(log)
-        return entries(
-            jobs,
-            events,
-            keys,
-            self._seen,
-            switches=switches,
-            unclaimed=unclaimed,
-            quarantined=aside,
-        )
+        return entries(jobs, events, keys, self._seen, switches=switches, **marks)
 
     async def dictionary_problems(self) -> list[str]:
         """Say which policies and needs are not what their key stands for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -20,6 +20,7 @@ from holdfast.stores.postgres.connections import Connection, Connections, await_
 from holdfast.stores.postgres.pool import Lane
 from holdfast.stores.postgres.reading import Reading
 from holdfast.stores.postgres.wake import WakeUp
+from holdfast.stores.purging import refused_as_purged
 from holdfast.stores.submitting import Existing, Holder, Plan, settle_known
 from holdfast.stores.text import blocks
 
@@ -233,7 +234,8 @@ class Submitting(Reading):
         for job, id_ in plan.as_ids():
             row = await connection.fetchrow(self._sql["look_up_id"], id_, job.record.tenant)
             if row is not None:
-                plan.refers(job, row[0], row[1])
+                # Of a purged job the body is not known: whatever this one's is, it is refused.
+                plan.refers(job, row[0], job.event.digest if row[2] else row[1])
 
     async def _insert_planned(
         self, connection: Connection, plan: Plan
@@ -244,7 +246,10 @@ class Submitting(Reading):
         existing = [verdict.id for verdict in verdicts.values() if isinstance(verdict, Existing)]
         rows = await connection.fetch(self._sql["get"], existing) if existing else []
         found = {job.id: job for job in await self._jobs(rows, on=connection)}
-        return {job.record.id: _outcome(job, verdicts[job.record.id], found, now)
+        lost = [id_ for id_ in existing if id_ not in found]
+        gone = await connection.fetch(self._sql["purged"], lost) if lost else []
+        purged = {row[0] for row in gone}
+        return {job.record.id: _outcome(job, verdicts[job.record.id], found, purged, now)
                 for job in plan.jobs}  # fmt: skip
 
 
@@ -257,12 +262,18 @@ def _submitted(job: NewJob, now: int) -> Submitted:
 
 
 def _outcome(
-    job: NewJob, verdict: Existing | SubmitRefused | None, found: Mapping[JobId, Job], now: int
+    job: NewJob,
+    verdict: Existing | SubmitRefused | None,
+    found: Mapping[JobId, Job],
+    purged: Collection[UUID],
+    now: int,
 ) -> SubmitOutcome:
     match verdict:
         case None:
             return _submitted(job, now)
         case Existing(id=holder):
+            if holder in purged:
+                return refused_as_purged(holder)
             if holder not in found:
                 raise LawBroken(f"a key of tenant {job.record.tenant!r} belongs to no job {holder}")
             return Submitted(found[holder], created=False)

@@ -34,6 +34,8 @@ from holdfast.stores.workers import FORGET_BATCH
 
 CLAIM_MEMORY = 600 * SECOND
 """How long a claim of which nothing is held any more is still known when it is asked for again."""
+GIVE_BACK_PAGES = 2000
+"""Pages that one transaction gives back: others wait for the write lock meanwhile."""
 FREE_BATCH = 10_000
 """How many keys one transaction looks at to free those of no job."""
 
@@ -210,6 +212,35 @@ def erase_bodies(turn: Turn, ids: Sequence[JobId]) -> int:
     """Erase bodies of jobs that are being cleaned, and their logs."""
     turn.write("erase_logs", [(id_.bytes,) for id_ in ids])
     return turn.write("erase_bodies", [(id_.bytes,) for id_ in ids])
+
+
+def purge(turn: Turn, ids: Sequence[JobId], actor: str, reason: str | None) -> list[JobId]:
+    """Remove cleaned jobs whole, and enter it."""
+    newest = turn.row("newest_event")
+    gone: dict[JobId, str] = {}
+    for id_ in ids:
+        row = None if newest == (id_.bytes,) else turn.row("purge_job", (id_.bytes,))
+        if row is not None:
+            tenant, queue, state = row
+            gone[id_] = tenant
+            turn.count(tenant, queue, state, -1)
+    if not gone:
+        return []
+    keys = [(id_.bytes,) for id_ in gone]
+    events = turn.write("purge_events", keys)
+    for name in ("purge_beats", "purge_logs", "purge_keys"):
+        turn.write(name, keys)
+    [(number,)] = turn.rows("purge_entry", (turn.now, actor, reason, len(gone), events))
+    turn.write("purge_id", [(id_.bytes, tenant, number) for id_, tenant in gone.items()])
+    return list(gone)
+
+
+def give_back_space(turn: Turn) -> int:
+    """Return free pages to the file system, as many as one transaction may move."""
+    before = turn.connection.pragma("page_count")
+    turn.connection.execute(f"PRAGMA incremental_vacuum({GIVE_BACK_PAGES})").fetchall()
+    freed = before - turn.connection.pragma("page_count")
+    return int(freed * turn.connection.pragma("page_size"))
 
 
 def drop_beats(turn: Turn, before: int, limit: int) -> int:

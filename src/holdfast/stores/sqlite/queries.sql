@@ -191,8 +191,10 @@ INSERT INTO needs (id, body) VALUES (?, ?) ON CONFLICT DO NOTHING
 SELECT id FROM keys WHERE tenant = ? AND kind = ? AND key = ?
 
 -- name: look_up_id
--- A job by the text of its internal id, which is its job_id unless one was given.
-SELECT id FROM jobs WHERE id = ? AND tenant = ?
+-- A job by the text of its internal id, which is its job_id unless one was given; also one that was
+-- purged: its id is never given again.
+SELECT id FROM jobs WHERE id = ?1 AND tenant = ?2
+UNION ALL SELECT id FROM purged WHERE id = ?1 AND tenant = ?2
 
 -- name: find
 -- Jobs, newest first, narrowed by some of the blocks below.
@@ -530,6 +532,57 @@ WHERE j.id > ? AND j.id <= ? AND j.finished_at <= ? AND j.retention <> {{retenti
             OR +c.link_kind = {{link.compensation}} AND +c.letter = {{letter.open}}))
 ORDER BY j.id
 
+-- name: purgeable
+-- Jobs between two ids that ended long ago, each with whether another job is linked to it.
+SELECT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id), {{columns.jobs.j}}
+FROM jobs AS j
+WHERE j.id > ? AND j.id <= ? AND j.finished_at <= ? AND j.quarantined_at IS NULL
+ORDER BY j.id
+
+-- name: newest_event
+-- Whose event is the newest: it is not removed, so that no position is given twice.
+SELECT id FROM events ORDER BY position DESC LIMIT 1
+
+-- name: purge_job
+-- Remove the row of a cleaned job to which none is linked.
+DELETE FROM jobs WHERE id = ?1 AND retention = {{retention.cleaned}} AND quarantined_at IS NULL
+    AND NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = ?1)
+RETURNING tenant, queue, state
+
+-- name: purge_events
+-- Then its events,
+DELETE FROM events WHERE id = ?
+
+-- name: purge_beats
+-- heartbeats,
+DELETE FROM beats WHERE id = ?
+
+-- name: purge_logs
+-- log,
+DELETE FROM logs WHERE id = ?
+
+-- name: purge_keys
+-- and keys, but for those that are never given again.
+DELETE FROM keys WHERE id = ? AND kind NOT IN ({{key.job_id}}, {{key.request_id}})
+
+-- name: purge_entry
+-- The entry of a batch.
+INSERT INTO purges (at, actor, reason, jobs, events) VALUES (?, ?, ?, ?, ?) RETURNING number
+
+-- name: purge_id
+-- What is left of a job.
+INSERT INTO purged (id, tenant, purge) VALUES (?, ?, ?)
+
+-- name: purged
+-- A job that was purged, by id.
+SELECT p.id, p.tenant, e.at, e.actor FROM purged AS p JOIN purges AS e ON e.number = p.purge
+WHERE p.id = ?
+
+-- name: purges
+-- Entries of purges, newest first.
+SELECT number, at, actor, reason, jobs, events FROM purges
+WHERE number < ? ORDER BY number DESC LIMIT ?
+
 -- name: keep_logs
 -- Lines of jobs' logs, in their order.
 INSERT INTO logs (id, attempt, at, level, message) VALUES (?, ?, ?, ?, ?)
@@ -623,6 +676,14 @@ SELECT id, tenant, kind, key, digest FROM keys WHERE id > ? AND id <= ?
 SELECT id FROM jobs AS j WHERE id > ? AND id <= ? AND owner IS NOT NULL AND NOT EXISTS (
     SELECT 1 FROM claims AS c WHERE c.owner = j.owner AND c.held = 1 AND instr(c.ids, j.id) > 0)
 
+-- name: ledger_purged
+-- Ids between two of which something is left although they were purged.
+SELECT p.id FROM (
+    SELECT id FROM keys WHERE id > ?1 AND id <= ?2
+    UNION SELECT id FROM jobs WHERE id > ?1 AND id <= ?2
+    UNION SELECT id FROM events WHERE id > ?1 AND id <= ?2) AS k
+CROSS JOIN purged AS p ON p.id = k.id
+
 -- name: ledger_quarantined
 -- Jobs between two ids that are set aside.
 SELECT id, quarantine FROM jobs WHERE id > ? AND id <= ? AND quarantined_at IS NOT NULL
@@ -663,6 +724,7 @@ DELETE FROM keys WHERE id >= ?1 AND id <= coalesce(?2, (SELECT max(id) FROM keys
 AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = keys.id)
 AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.id = keys.id)
 AND NOT EXISTS (SELECT 1 FROM beats AS b WHERE b.id = keys.id)
+AND NOT EXISTS (SELECT 1 FROM purged AS p WHERE p.id = keys.id)
 
 -- name: restore_job
 -- Insert a projection as its events say it is.

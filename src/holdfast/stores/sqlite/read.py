@@ -19,6 +19,9 @@ from holdfast.ports import (
     LogLine,
     Mark,
     Page,
+    Purgeable,
+    PurgedJob,
+    PurgeEntry,
     Quarantine,
     Quarantined,
     Query,
@@ -34,6 +37,7 @@ from holdfast.stores.cursors import LAST_REV, read_position, write_position
 from holdfast.stores.entries import dictionary_problems, entries, named
 from holdfast.stores.logs import read_log
 from holdfast.stores.narrowing import looks, narrowing
+from holdfast.stores.purging import purge_entry
 from holdfast.stores.quarantine import report_left_out, sift
 from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
 from holdfast.stores.tokens import read_token
@@ -222,6 +226,33 @@ def aged(session: Session, ended_before: int, after: JobId | None, look_at: int)
     return Aged(jobs, None if bound is None else job_id(bound[0]))
 
 
+def purgeable(session: Session, ended_before: int, after: JobId | None, look_at: int) -> Purgeable:
+    """List ended jobs among the next ones by id."""
+    low = after.bytes if after else b""
+    bound = session.row("aged_bound", (low, look_at))
+    high = HIGHEST if bound is None else bound[0]
+    rows = session.rows("purgeable", (low, high, ended_before))
+    linked = frozenset(job_id(row[1]) for row in rows if row[0])
+    jobs = session.readable_jobs([row[1:] for row in rows])
+    return Purgeable(jobs, linked, None if bound is None else job_id(bound[0]))
+
+
+def purged(session: Session, ids: Sequence[JobId]) -> list[PurgedJob | None]:
+    """Read what is left of purged jobs."""
+    rows = [session.row("purged", (id_.bytes,)) for id_ in ids]
+    return [
+        None
+        if row is None
+        else PurgedJob(id=job_id(row[0]), tenant=row[1], at=row[2], actor=row[3])
+        for row in rows
+    ]
+
+
+def purges(session: Session, before: int, limit: int) -> list[PurgeEntry]:
+    """Read the ledger of purges."""
+    return [purge_entry(row) for row in session.rows("purges", (before, limit))]
+
+
 def counts(session: Session, tenant: str | None) -> list[Count]:
     """Tell how many jobs are in which state."""
     return [
@@ -315,12 +346,20 @@ def ledger(session: Session, after: bytes, end: bytes, batch: int) -> Ledger:
     keys = [_readable(row, (0,)) for row in session.rows("ledger_keys", (after, high))]
     unclaimed = {job_id(row[0]) for row in session.rows("ledger_unclaimed", (after, high))}
     aside = {job_id(row[0]): row[1] for row in session.rows("ledger_quarantined", (after, high))}
+    purged = {job_id(row[0]) for row in session.rows("ledger_purged", (after, high))}
     for policy, needs in named(jobs, events):
         session.learn(policy, needs)
     switches = read_switches(session.meta().get("sealing_log"))
     seen = session.seen
     return high, entries(
-        jobs, events, keys, seen, switches=switches, unclaimed=unclaimed, quarantined=aside
+        jobs,
+        events,
+        keys,
+        seen,
+        switches=switches,
+        unclaimed=unclaimed,
+        quarantined=aside,
+        purged=purged,
     )
 
 

@@ -217,6 +217,30 @@ CREATE TABLE keys (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX keys_id ON keys (id);
 
+-- Old jobs that were removed whole: an entry for each batch, and of each job its id and tenant, so
+-- that whoever asks for it is told, and a job_id or request_id that stood for it never makes another.
+CREATE TABLE purges (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    at INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    reason TEXT,
+    jobs INTEGER NOT NULL,
+    events INTEGER NOT NULL
+) STRICT;
+CREATE TABLE purged (
+    id BLOB PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    purge INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER purges_fixed AFTER UPDATE ON purges
+BEGIN SELECT RAISE(ABORT, 'holdfast: a change of an entry refused on purges'); END;
+CREATE TRIGGER purges_kept AFTER DELETE ON purges
+BEGIN SELECT RAISE(ABORT, 'holdfast: the removal of an entry refused on purges'); END;
+CREATE TRIGGER purged_fixed AFTER UPDATE ON purged
+BEGIN SELECT RAISE(ABORT, 'holdfast: a change of an entry refused on purged'); END;
+CREATE TRIGGER purged_kept AFTER DELETE ON purged
+BEGIN SELECT RAISE(ABORT, 'holdfast: the removal of an entry refused on purged'); END;
+
 -- Parents whose family has to be looked at: written with whatever gives reason to, by the same
 -- transaction. No part of the ledger: a slow pass finds what is lost here. AUTOINCREMENT: a number
 -- that was given again could be taken for a mark that somebody has seen, and be removed unseen.

@@ -35,6 +35,9 @@ from holdfast.ports import (
     NewWebhook,
     Outcome,
     Page,
+    Purgeable,
+    PurgedJob,
+    PurgeEntry,
     Quarantine,
     Query,
     QueueEvent,
@@ -435,6 +438,34 @@ class SqliteStore:
     async def erase_bodies(self, ids: Sequence[JobId]) -> int:
         """Erase bodies of jobs that are being cleaned."""
         return await self._write(lambda turn: keep.erase_bodies(turn, ids))
+
+    async def purgeable(
+        self, *, ended_before: int, after: JobId | None = None, look_at: int = 1000
+    ) -> Purgeable:
+        """List ended jobs among the next ones by id."""
+        return await self._sweep(
+            lambda session: read.purgeable(session, ended_before, after, look_at)
+        )
+
+    async def purge(
+        self, ids: Sequence[JobId], *, actor: str, reason: str | None = None
+    ) -> list[JobId]:
+        """Remove cleaned jobs whole. The job of the newest event stays until there is a newer."""
+        check_text(actor, "actor", limit=200)
+        return await self._write(lambda turn: keep.purge(turn, ids, actor, reason)) if ids else []
+
+    async def purged(self, ids: Sequence[JobId]) -> list[PurgedJob | None]:
+        """Read what is left of purged jobs."""
+        return await self._read(lambda session: read.purged(session, ids))
+
+    async def purges(self, *, before: int | None = None, limit: int = 100) -> list[PurgeEntry]:
+        """Read the ledger of purges."""
+        below = read.EVER if before is None else before
+        return await self._read(lambda session: read.purges(session, below, limit))
+
+    async def give_back_space(self) -> int:
+        """Return free pages to the file system; 0 for a file that was made without auto_vacuum."""
+        return await self._write(keep.give_back_space)
 
     async def drop_beats(self, *, before: int, limit: int = 10_000) -> int:
         """Drop old heartbeats."""

@@ -11,6 +11,7 @@ from holdfast.lifecycle.job import Job, JobId, NewJob
 from holdfast.lifecycle.states import Link
 from holdfast.ports import SubmitOutcome, SubmitRefused, Submitted
 from holdfast.stores.batch import stamp
+from holdfast.stores.purging import refused_as_purged
 from holdfast.stores.sqlite.connections import DATA_ERRORS, translate
 from holdfast.stores.sqlite.rows import event_row, sealed, submit_row
 from holdfast.stores.sqlite.turn import Turn
@@ -83,7 +84,10 @@ def _point_to_ids(turn: Turn, plan: Plan) -> None:
     for job, id_ in plan.as_ids():
         if turn.row("look_up_id", (id_.bytes, job.record.tenant)) is not None:
             first = turn.events("first_event", (id_.bytes,))
-            plan.refers(job, id_, first[0].digest if first else None)
+            # Of a purged job the body is not known: whatever this one's is, it is refused.
+            is_purged = turn.row("purged", (id_.bytes,)) is not None
+            known = first[0].digest if first else None
+            plan.refers(job, id_, job.event.digest if is_purged else known)
 
 
 def _take_keys(turn: Turn, plan: Plan) -> None:
@@ -109,6 +113,8 @@ def _outcome(turn: Turn, plan: Plan, job: NewJob, made: dict[JobId, Job]) -> Sub
             return Submitted(made[job.record.id], created=True)
         case Existing(id=id_):
             holder = made.get(id_) or turn.get(id_.bytes)
+            if holder is None and turn.row("purged", (id_.bytes,)) is not None:
+                return refused_as_purged(id_)
             if holder is None:
                 raise LawBroken(f"a key of tenant {job.record.tenant!r} belongs to no job: {id_}")
             return Submitted(holder, created=False)

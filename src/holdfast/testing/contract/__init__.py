@@ -36,6 +36,7 @@ from holdfast.testing.contract.living import Living
 from holdfast.testing.contract.locking import Locking
 from holdfast.testing.contract.logs import KeepingLogs
 from holdfast.testing.contract.operations import Operations
+from holdfast.testing.contract.purging import Purging
 from holdfast.testing.contract.quarantine import Quarantining
 from holdfast.testing.contract.reading import Reading
 from holdfast.testing.contract.submitting import Submitting
@@ -61,6 +62,7 @@ class StoreContract(
     Reading,
     Sweeping,
     Quarantining,
+    Purging,
     Summing,
     Keeping,
     Announcing,

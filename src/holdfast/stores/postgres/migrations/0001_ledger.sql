@@ -332,6 +332,30 @@ CREATE TABLE keys (
 );
 CREATE INDEX keys_id ON keys (id);
 
+-- Old jobs that were removed whole: an entry for each batch, and of each job its id and tenant, so
+-- that whoever asks for it is told, and a job_id or request_id that stood for it never makes another.
+CREATE TABLE purges (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at bigint NOT NULL,
+    actor text NOT NULL,
+    reason text,
+    jobs bigint NOT NULL,
+    events bigint NOT NULL
+);
+CREATE TABLE purged (
+    id uuid PRIMARY KEY,
+    purge bigint NOT NULL,
+    tenant text NOT NULL
+);
+CREATE TRIGGER purges_fixed AFTER UPDATE ON purges FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('a change of an entry');
+CREATE TRIGGER purges_kept AFTER DELETE ON purges FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('the removal of an entry');
+CREATE TRIGGER purged_fixed AFTER UPDATE ON purged FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('a change of an entry');
+CREATE TRIGGER purged_kept AFTER DELETE ON purged FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('the removal of an entry');
+
 -- Parents whose family has to be looked at: written with whatever gives reason to, by the same
 -- transaction. A row each time and never a shared one: children that end at once do not wait for
 -- each other. No part of the ledger: a slow pass finds what is lost here.

@@ -1,0 +1,34 @@
+"""Why a job is not there: it never was, or it was purged."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+from holdfast.errors import JobPurged, NoSuchJob
+from holdfast.lifecycle.job import JobId
+from holdfast.lifecycle.times import SECOND
+from holdfast.ports import Store
+
+
+async def missing(
+    store: Store, asked: str | UUID, *, id: JobId | None = None, tenant: str | None = None
+) -> NoSuchJob:
+    """Make the error for a job that is not there; to a tenant, another's never was.
+
+    `asked` is what the caller gave, `id` the internal id it stands for, where that is known.
+    """
+    id_ = id or _as_id(asked)
+    found = None if id_ is None else (await store.purged([id_]))[0]
+    if found is not None and tenant in (None, found.tenant):
+        when = datetime.fromtimestamp(found.at // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        text = f"job {asked} was purged at {when}: the term of its record was over"
+        return JobPurged(text, job_id=str(asked))
+    return NoSuchJob(f"no job {asked}", job_id=str(asked))
+
+
+def _as_id(asked: str | UUID) -> JobId | None:
+    try:
+        return JobId(asked if isinstance(asked, UUID) else UUID(asked))
+    except ValueError:
+        return None

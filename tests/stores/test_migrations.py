@@ -172,6 +172,7 @@ DIFFERENT_BLOCKS = {
         "clear_counts",
     },
     "the tail of postgres goes up to the oldest open transaction": {"tail_bounds"},
+    "positions in the tail of postgres are of a cluster": {"begin_lineage"},
     "the tail of sqlite ends with the last event": {"tail_end"},
     "summaries of postgres are deltas": {"fold_counts"},
     "only postgres has a standby to wait for": {"await_standby"},

@@ -158,12 +158,17 @@ def epoch_show(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
 @epoch_app.command("bump")
 def epoch_bump(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Raise the epoch after a restore: whoever claimed before it is fenced."""
+    """Raise the epoch after a restore: whoever claimed before it is fenced.
+
+    Feeds and webhooks go on where they were, also where the database is in another cluster now.
+    """
 
     async def work(store: Store) -> int:
         return await store.bump_epoch()
 
     _say_epoch(run(with_store(url, work)), as_json)
+    if not as_json:
+        out.print("claims made before are refused; cursors of events, and webhooks, go on")
 
 
 def _say_epoch(epoch: int, as_json: bool) -> None:

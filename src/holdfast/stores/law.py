@@ -38,6 +38,10 @@ AGEING = {
 """How much later a job of a class counts as due: a batch job older than half an hour goes before
 a critical one that has just come, so that nothing starves (A3)."""
 
+LINEAGE = 2**48
+"""How many positions in PostgreSQL's tail a lineage has (`stores/postgres/lineage.py`): more than a
+cluster has transactions in its life."""
+
 FROZEN = (
     "state",
     "attempt",
@@ -398,6 +402,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "horizon": lambda: str(HORIZON),
     "last_instant": lambda: str(LAST_INSTANT),
     "reserved": lambda: PREFIX,
+    "lineage": lambda: str(LINEAGE),
     "postgres.job_checks": lambda: for_postgres(job_checks()),
     "postgres.claim_order": lambda: for_postgres(claim_order()),
     "illegal_birth": illegal_birth,

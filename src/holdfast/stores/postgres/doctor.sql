@@ -19,6 +19,11 @@ SELECT to_regclass('migrations') IS NOT NULL
 -- The last one applied.
 SELECT max(number) FROM migrations
 
+-- name: lineage
+-- In which lineage events are followed, and whether the database has moved since it began.
+SELECT cardinality(value::bigint[]) + 1 AS number, holdfast_moved() AS moved
+FROM meta WHERE key = 'tail_ends'
+
 -- name: oldest
 -- The transaction that has kept dead rows from being removed for longest.
 SELECT pid, extract(epoch FROM clock_timestamp() - xact_start)::int AS seconds

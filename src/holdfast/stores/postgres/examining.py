@@ -42,7 +42,7 @@ async def examine(
     except (asyncpg.PostgresError, *PASSING) as error:
         return [_away(error)]
     try:
-        found = [*await _server(connection), await _migrations(connection, schema)]
+        found = [*await _server(connection), *await _schema(connection, schema)]
         found += [*await _transactions(connection), *await _slots(connection)]
     except (asyncpg.PostgresError, *PASSING) as error:
         return [_away(error)]
@@ -115,13 +115,34 @@ def _connections(row: Any) -> Finding:
     )
 
 
-async def _migrations(connection: Connection, schema: str) -> Finding:
+async def _schema(connection: Connection, schema: str) -> list[Finding]:
     # In a transaction: a pooler in transaction mode would forget the setting after the statement.
     async with connection.transaction():
         await connection.execute(f"SET LOCAL search_path = {search_path(schema)}")
         there = await connection.fetchval(SQL["schema"])
         newest = await connection.fetchval(SQL["newest"]) if there else None
-    return judge_migrations(newest, latest())
+        found = [judge_migrations(newest, latest())]
+        if newest == latest():
+            found.append(_lineage(await connection.fetchrow(SQL["lineage"])))
+    return found
+
+
+def _lineage(row: Any) -> Finding:
+    if row["moved"]:
+        return warning(
+            "events",
+            "the database was moved to another PostgreSQL cluster since the last `epoch bump`",
+            "run `holdfast epoch bump` before anything is started: it fences who ran before, and "
+            "lets feeds and webhooks go on",
+        )
+    before = row["number"] - 1
+    if not before:
+        return fine("events", "followed by transactions of this cluster")
+    times = "1 time" if before == 1 else f"{before:,} times"
+    return fine(
+        "events",
+        f"followed in lineage {row['number']:,}: epoch bumped, or database moved, {times}",
+    )
 
 
 async def _transactions(connection: Connection) -> list[Finding]:

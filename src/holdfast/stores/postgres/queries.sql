@@ -458,10 +458,20 @@ WHERE xid >= $1 AND xid < $2 AND (xid, id, rev) > ($1, $3::uuid, $4::int)
 ORDER BY xid, id, rev LIMIT $5
 
 -- name: tail_bounds
--- Up to where the tail may read, the first transaction it can find, and who holds it back.
-SELECT txid_snapshot_xmin(txid_current_snapshot()), txid_snapshot_xmax(txid_current_snapshot()),
+-- Up to where the tail may read, where the next transaction will be, and who holds it back. Where
+-- earlier lineages ended, and whether the database has moved since the last began: see lineage.py.
+SELECT base + txid_snapshot_xmin(txid_current_snapshot()) AS oldest,
+    base + txid_snapshot_xmax(txid_current_snapshot()) AS newest,
     (SELECT pid FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
-     ORDER BY age(backend_xid) DESC LIMIT 1)
+     ORDER BY age(backend_xid) DESC LIMIT 1) AS blocker,
+    ends, holdfast_moved() AS moved
+FROM (
+    SELECT value::bigint[] AS ends, cardinality(value::bigint[]) * {{law.lineage}} AS base
+    FROM meta WHERE key = 'tail_ends') AS lineage
+
+-- name: begin_lineage
+-- Let positions in the tail go on above all before; $1: only if the database has moved.
+SELECT holdfast_begin_lineage($1)
 
 -- name: due_wakes
 -- Jobs whose deadline, time to start or wait has run out.

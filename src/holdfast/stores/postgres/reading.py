@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -42,19 +42,19 @@ from holdfast.stores.logs import read_log
 from holdfast.stores.narrowing import looks, narrowing
 from holdfast.stores.postgres.base import BY_BLOCKS, PLANNED_EACH_TIME, Base
 from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.postgres.lineage import Moved, follow_move, tail_bounds, tail_rows
 from holdfast.stores.purging import purge_entry
 from holdfast.stores.quarantine import report_left_out, report_refused, report_set_aside
 from holdfast.stores.tokens import NEWEST, check_id, read_token
 from holdfast.stores.webhooks import check_webhook_id, check_webhook_key, read_webhook
 from holdfast.stores.workers import read_worker
 
+R = TypeVar("R")
 EVER = 2**62
 HIGHEST = UUID(int=2**128 - 1)
 _ANY = re.compile(r"\$\d+")
 LEDGER_EVENTS = 8
 """Events, heartbeats or keys per job that a batch of the ledger may hold; then it ends earlier."""
-TAIL_WINDOW = 1000
-"""Transactions that one read of the tail spans at first; doubled while they are empty."""
 
 
 class Reading(Base):
@@ -134,14 +134,14 @@ class Reading(Base):
 
     async def tail(self, cursor: str | None, *, limit: int = 1000) -> Tail:
         """Read all events after a cursor, up to the oldest transaction still under way."""
-        xid, id_, rev = read_cursor(cursor)
+        after = read_cursor(cursor)
 
         async def work(connection: Connection, tries: int) -> tuple[list[Any], int, int | None]:
             async with connection.transaction():
                 await connection.execute(BY_BLOCKS)
-                return await self._tail_rows(connection, xid, id_, rev, limit)
+                return await tail_rows(connection, self._sql, after, limit)
 
-        rows, reached, blocker = await self._run(work)
+        rows, reached, blocker = await self._following(work)
         events, bad = await self._readable_events([row[1:] for row in rows])
         report_left_out(bad)
         read = {(event.id, event.rev) for event in events} if bad else None
@@ -153,21 +153,16 @@ class Reading(Base):
 
     async def tail_end(self) -> str:
         """Tell the cursor before the oldest transaction still under way."""
-        return write_cursor((await self._fetch("tail_bounds"))[0][0], LOWEST, 0)
+        bounds = await self._following(lambda connection, _: tail_bounds(connection, self._sql))
+        return write_cursor(bounds["oldest"], LOWEST, 0)
 
-    async def _tail_rows(
-        self, connection: Connection, xid: int, id_: UUID, rev: int, limit: int
-    ) -> tuple[list[Any], int, int | None]:
-        end, newest, blocker = await connection.fetchrow(self._sql["tail_bounds"])
-        rows: list[Any] = []
-        span = TAIL_WINDOW
-        while xid < end and len(rows) < limit:
-            until = min(xid + span, end)
-            args = (xid, until, id_, rev, limit - len(rows))
-            rows += await connection.fetch(self._sql["tail"], *args)
-            if len(rows) < limit:
-                xid, id_, rev, span = until, LOWEST, 0, span * 2
-        return rows, max(xid, end), blocker if end < newest - 1 else None
+    async def _following(self, work: Callable[[Connection, int], Awaitable[R]]) -> R:
+        """Read the tail; where the database has moved to another cluster, follow it first."""
+        try:
+            return await self._run(work)
+        except Moved:
+            await self._run(lambda connection, _: follow_move(connection, self._sql))
+            return await self._run(work)
 
     async def _set_aside(self, bad: Mapping[JobId, str], *, on: Connection | None = None) -> None:
         """Keep damaged jobs out of claims and sweeps, each by itself: a mark may be refused."""

@@ -6,7 +6,21 @@ CREATE TABLE meta (
     key text PRIMARY KEY,
     value text NOT NULL
 );
-INSERT INTO meta VALUES ('epoch', '1'), ('sealing', 'off');
+INSERT INTO meta VALUES ('epoch', '1'), ('sealing', 'off'), ('tail_ends', '{}');
+
+-- Which cluster this is; numbers of transactions can be compared only within one. Where a service
+-- does not let it be read, all are taken for one.
+CREATE FUNCTION holdfast_cluster() RETURNS text LANGUAGE plpgsql STABLE AS
+$$ BEGIN
+    RETURN (SELECT system_identifier::text FROM pg_control_system());
+EXCEPTION WHEN insufficient_privilege OR undefined_function OR feature_not_supported THEN
+    RETURN 'unknown';
+END $$;
+INSERT INTO meta SELECT 'cluster', holdfast_cluster();
+-- Whether the database was restored, replicated or upgraded into another cluster.
+CREATE FUNCTION holdfast_moved() RETURNS boolean LANGUAGE sql STABLE AS
+$$ SELECT holdfast_cluster() NOT IN ('unknown', value) AND value <> 'unknown'
+    FROM meta WHERE key = 'cluster' $$;
 
 -- The only clock. Volatile, not now(): a lock wait must not turn time back. Tests replace it.
 CREATE FUNCTION holdfast_now() RETURNS bigint LANGUAGE sql VOLATILE AS
@@ -199,6 +213,46 @@ $$ BEGIN
 END $$;
 CREATE TRIGGER events_kept AFTER DELETE ON events FOR EACH ROW
     EXECUTE FUNCTION holdfast_keep_events();
+
+-- Begin a new lineage of positions, above all that were given before (`events.xid`).
+CREATE FUNCTION holdfast_begin_lineage(only_if_moved boolean) RETURNS void LANGUAGE plpgsql AS
+$$ DECLARE
+    ends bigint[];
+    moved boolean;
+    old_base bigint;
+    new_base bigint;
+    ended bigint;
+    name text;
+BEGIN
+    -- Whoever writes events has its position from the column's default: all must have ended.
+    LOCK TABLE events IN ACCESS EXCLUSIVE MODE;
+    moved := holdfast_moved();
+    IF only_if_moved AND NOT moved THEN RETURN; END IF;
+    SELECT value::bigint[] INTO ends FROM meta WHERE key = 'tail_ends';
+    old_base := cardinality(ends) * {{law.lineage}};
+    new_base := old_base + {{law.lineage}};
+    IF moved THEN
+        -- What was written here before anybody noticed has a number of a transaction of this
+        -- cluster, the one that made the row; what came with the move has not.
+        ALTER TABLE events DISABLE TRIGGER events_fixed;
+        UPDATE events SET xid = xid + {{law.lineage}}
+        WHERE xid >= old_base AND xid - old_base < txid_current()
+            AND (xid - old_base) % 4294967296 = xmin::text::bigint;
+        ALTER TABLE events ENABLE TRIGGER events_fixed;
+        SELECT max(xid) INTO ended FROM events WHERE xid < new_base;
+        -- Replication does not carry where sequences are.
+        FOREACH name IN ARRAY ARRAY['marks.number', 'queue_events.position', 'logs.position'] LOOP
+            EXECUTE format('SELECT setval(pg_get_serial_sequence(%1$L, %2$L), greatest('
+                '(SELECT max(%2$I) FROM %1$I), nextval(pg_get_serial_sequence(%1$L, %2$L))))',
+                split_part(name, '.', 1), split_part(name, '.', 2));
+        END LOOP;
+        UPDATE meta SET value = holdfast_cluster() WHERE key = 'cluster';
+    ELSE
+        ended := old_base + txid_current();
+    END IF;
+    UPDATE meta SET value = (ends || coalesce(ended, old_base))::text WHERE key = 'tail_ends';
+    EXECUTE format('ALTER TABLE events ALTER xid SET DEFAULT txid_current() + %s', new_base);
+END $$;
 
 -- Heartbeats, kept apart so that they can be dropped by age.
 CREATE TABLE beats (
@@ -419,6 +473,8 @@ CREATE TABLE counts (
     state smallint NOT NULL,
     delta bigint NOT NULL
 );
+-- It has no key: without this, a database that is published for replication could not fold them.
+ALTER TABLE counts REPLICA IDENTITY FULL;
 
 -- What follows guards holdfast_submit, which roles may call that may do nothing else here: it takes
 -- only what the law would have written. Names by content, as holdfast/lifecycle makes them.
@@ -799,7 +855,8 @@ DO $$ DECLARE
     name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['holdfast_submit(jsonb)', 'holdfast_keep_events()',
-        'holdfast_seal_event()', 'holdfast_seal_beat()']
+        'holdfast_seal_event()', 'holdfast_seal_beat()', 'holdfast_moved()',
+        'holdfast_begin_lineage(boolean)']
     LOOP
         EXECUTE format('ALTER FUNCTION %s SET search_path = %I, pg_temp', name, current_schema());
     END LOOP;

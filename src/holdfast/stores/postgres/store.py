@@ -32,6 +32,7 @@ from holdfast.stores.due import oldest_first
 from holdfast.stores.logs import log_row
 from holdfast.stores.postgres.committing import Committing
 from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.postgres.lineage import begin_lineage
 from holdfast.stores.postgres.migrate import check_schema
 from holdfast.stores.postgres.rebuilding import rebuild_rows, recount_jobs
 from holdfast.stores.postgres.schema import DEFAULT_SCHEMA
@@ -199,7 +200,15 @@ class PostgresStore(Committing):
 
     async def bump_epoch(self) -> int:
         """Fence all claims made so far."""
-        return int((await self._fetch("bump_epoch"))[0][0])
+
+        async def work(connection: Connection, tries: int) -> int:
+            async with connection.transaction():
+                # A restore may have taken back events that somebody has read: the cursors of those
+                # who did must not pass over what comes instead.
+                await begin_lineage(connection, self._sql)
+                return int(await connection.fetchval(self._sql["bump_epoch"]))
+
+        return await self._run(work)
 
     async def set_sealing(self, on: bool) -> None:
         """Turn the hash chain over new events on or off."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.durable.verdicts import Happened, NotHappened
 from holdfast.errors import BadData
 from holdfast.flow.history import ReadEvent
+from holdfast.flow.intervene import OPERATOR_HOLD
 from holdfast.flow.outcomes import next_try
 from holdfast.flow.redrive import Wish
 from holdfast.lifecycle.job import Job
@@ -117,6 +119,29 @@ class JobHandle(Generic[R_co]):
         operations = await self._home.operations()
         self.record = await operations.signal(self.record.id, name, body, request_id=request_id)
 
+    async def hold(self, name: str = OPERATOR_HOLD, *, reason: str | None = None) -> None:
+        """Keep it from being claimed until the hold of this name is lifted."""
+        operations = await self._home.operations()
+        self.record = await operations.hold(self.record.id, name, reason=reason)
+
+    async def unhold(self, name: str = OPERATOR_HOLD, *, reason: str | None = None) -> None:
+        """Lift the hold of this name; its other holds stay."""
+        operations = await self._home.operations()
+        self.record = await operations.unhold(self.record.id, name, reason=reason)
+
+    async def reschedule(
+        self,
+        *,
+        delay: Span | None = None,
+        run_at: datetime | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Make it due after `delay`, or at `run_at`; refused while a worker has it."""
+        operations = await self._home.operations()
+        self.record = await operations.reschedule(
+            self.record.id, delay=delay, run_at=run_at, reason=reason
+        )
+
     async def redrive(
         self,
         *,
@@ -184,6 +209,25 @@ class JobHandle(Generic[R_co]):
         """Send it a signal, from a thread without a loop."""
         sending = self.signal(name, payload, request_id=request_id)
         self._home.run_sync(sending, "job.signal(…)")
+
+    def hold_sync(self, name: str = OPERATOR_HOLD, *, reason: str | None = None) -> None:
+        """Keep it from being claimed, from a thread without a loop."""
+        self._home.run_sync(self.hold(name, reason=reason), "job.hold(…)")
+
+    def unhold_sync(self, name: str = OPERATOR_HOLD, *, reason: str | None = None) -> None:
+        """Lift a hold, from a thread without a loop."""
+        self._home.run_sync(self.unhold(name, reason=reason), "job.unhold(…)")
+
+    def reschedule_sync(
+        self,
+        *,
+        delay: Span | None = None,
+        run_at: datetime | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Make it due at another time, from a thread without a loop."""
+        moving = self.reschedule(delay=delay, run_at=run_at, reason=reason)
+        self._home.run_sync(moving, "job.reschedule(…)")
 
     def resolve_sync(
         self, step: str, verdict: Happened | NotHappened, *, force: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from holdfast.flow.history import (
     events_without_bodies,
     history,
 )
+from holdfast.flow.intervene import OPERATOR_HOLD
 from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
 from holdfast.flow.lineage import Lineage, lineage
 from holdfast.flow.missing import missing
@@ -45,7 +47,7 @@ from holdfast.lifecycle.states import KeyKind, Link, Role, State
 from holdfast.lifecycle.submit import Submission
 from holdfast.lifecycle.submit import submit as decide_submit
 from holdfast.operations import BULK, Answer, Depth, Ending, Growth, Roll, Wanted, Which
-from holdfast.options import Backoff, check_fields, job_fields, read_instant
+from holdfast.options import Backoff, check_fields, due_time, job_fields, read_instant
 from holdfast.ports import LogLine, Page, Query, QueueStatus, SubmitRefused, WorkerStatus
 from holdfast.services.session import Session
 from holdfast.spans import Span, span_seconds
@@ -339,6 +341,67 @@ class LocalOperations:
                 request_id=request_id,
                 expected_rev=expected_rev,
             )
+
+    async def hold(
+        self,
+        job: Which,
+        name: str = OPERATOR_HOLD,
+        *,
+        reason: str | None = None,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
+    ) -> Job:
+        """Keep a job from being claimed until the hold of this name is lifted."""
+        return await intervene.hold(
+            self._store,
+            await self._id(job),
+            self._control,
+            name,
+            reason=reason,
+            request_id=request_id,
+            expected_rev=expected_rev,
+        )
+
+    async def unhold(
+        self,
+        job: Which,
+        name: str = OPERATOR_HOLD,
+        *,
+        reason: str | None = None,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
+    ) -> Job:
+        """Lift the hold of this name; other holds of the job stay."""
+        return await intervene.unhold(
+            self._store,
+            await self._id(job),
+            self._control,
+            name,
+            reason=reason,
+            request_id=request_id,
+            expected_rev=expected_rev,
+        )
+
+    async def reschedule(
+        self,
+        job: Which,
+        *,
+        delay: Span | None = None,
+        run_at: datetime | None = None,
+        reason: str | None = None,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
+    ) -> Job:
+        """Make a job that has no owner due after `delay`, or at `run_at`."""
+        return await intervene.reschedule(
+            self._store,
+            await self._id(job),
+            self._control,
+            due_time(delay, run_at),
+            reason=reason,
+            request_id=request_id,
+            expected_rev=expected_rev,
+        )
 
     async def why(self, job: Which) -> Why:
         """Tell why a job stands where it stands."""

@@ -8,9 +8,10 @@ from uuid import UUID
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
+from holdfast.flow.intervene import OPERATOR_HOLD
 from holdfast.flow.why import Why
 from holdfast.lifecycle.states import EventType, State
-from holdfast.operations import BULK, Depth, Wanted
+from holdfast.operations import BULK, Depth, Spoken, Wanted
 from holdfast.views import Instant, JobView, LogView
 
 NOTHING = Raw(b"null")
@@ -66,6 +67,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """Why a job stands where it stands, in sentences and as data."""
 
     text: str
+    advice: str | None = None
+    """What a person can do about it, with the command."""
     why: Why
 
 
@@ -90,6 +93,21 @@ class Signalling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     payload: Raw = field(default_factory=lambda: NOTHING)
     """Any JSON."""
+
+
+class Holding(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which hold to put or to lift."""
+
+    hold: str = OPERATOR_HOLD
+    reason: str | None = None
+
+
+class Rescheduling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a job shall be due: after `delay`, or at `run_at`."""
+
+    delay: Spoken | None = None
+    run_at: datetime | None = None
+    reason: str | None = None
 
 
 class Resolving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError
 from holdfast.flow.history import ReadEvent
+from holdfast.flow.intervene import OPERATOR_HOLD
 from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
 from holdfast.flow.lineage import Lineage
 from holdfast.flow.outcomes import Outcome
@@ -176,6 +177,40 @@ class Operations(Protocol):
         expected_rev: int | None = None,
     ) -> Job:
         """Say whether a step had its effect that a job asks about."""
+
+    async def hold(
+        self,
+        job: Which,
+        name: str = OPERATOR_HOLD,
+        *,
+        reason: str | None = None,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
+    ) -> Job:
+        """Keep a job from being claimed until the hold of this name is lifted."""
+
+    async def unhold(
+        self,
+        job: Which,
+        name: str = OPERATOR_HOLD,
+        *,
+        reason: str | None = None,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
+    ) -> Job:
+        """Lift the hold of this name; other holds of the job stay."""
+
+    async def reschedule(
+        self,
+        job: Which,
+        *,
+        delay: Span | None = None,
+        run_at: datetime | None = None,
+        reason: str | None = None,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
+    ) -> Job:
+        """Make a job that has no owner due after `delay`, or at `run_at`."""
 
     async def why(self, job: Which) -> Why:
         """Tell why a job stands where it stands."""

@@ -216,6 +216,17 @@ def _checked(policy: Policy, options: Mapping[str, Any]) -> Policy:
     return policy
 
 
+def due_time(delay: Span | None, run_at: datetime | None) -> Time:
+    """Read when a job shall be due: after a span, or at a time; exactly one of them."""
+    if (delay is None) == (run_at is None):
+        raise BadData("say either delay or run_at")
+    if run_at is not None:
+        with about("run_at"):
+            return read_instant(run_at, "run_at")
+    with about("delay"):
+        return _from_now(delay or 0, "delay")
+
+
 def read_instant(value: Any, what: str) -> Time:
     """Read a date with its time zone, or microseconds since 1970."""
     if not isinstance(value, datetime):

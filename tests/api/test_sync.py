@@ -32,6 +32,12 @@ def test_a_thread_submits_and_waits_without_a_loop(url: str) -> None:
     assert [one.name for one in job.record.signals] == ["approved"]
     with pytest.raises(Refused, match="waits for nothing"):
         job.resolve_sync("charge", NOT_HAPPENED)
+    job.hold_sync(reason="look first")
+    assert list(job.record.held_by) == ["operator"]
+    job.unhold_sync()
+    job.reschedule_sync(delay="5m")
+    assert list(job.record.held_by) == []
+    assert job.record.run_at is not None
     assert job.cancel_sync(reason="enough") is State.CANCELLED
     assert job.wait_sync() is State.CANCELLED
     assert app.get_sync(job.id).refresh_sync().state is State.CANCELLED

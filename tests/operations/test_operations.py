@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from holdfast.errors import (
 from holdfast.flow.letters import LetterFilter
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.states import Priority, State
+from holdfast.lifecycle.times import SECOND
 from holdfast.operations import Operations, Wanted
 from holdfast.ports import Query, Store, Submitted
 from holdfast.testing.acts import job_in
@@ -84,6 +86,14 @@ async def test_an_outdated_revision_is_refused_and_changes_nothing(mine: Operati
 
 
 CHANGES: dict[str, tuple[State, Callable[[Operations, JobId, int], Awaitable[Job]]]] = {
+    "hold": (
+        State.QUEUED,
+        lambda operations, job, rev: operations.hold(job, expected_rev=rev),
+    ),
+    "reschedule": (
+        State.RETRYING,
+        lambda operations, job, rev: operations.reschedule(job, delay=0, expected_rev=rev),
+    ),
     "resolve": (
         State.QUEUED,
         lambda operations, job, rev: operations.resolve(
@@ -113,6 +123,35 @@ async def test_a_person_decides_on_the_revision_that_was_read(
     assert await everybody.get(job.id) == job
     await change(everybody, job.id, job.rev)
     assert (await everybody.get(job.id)).rev == job.rev + 1
+
+
+async def test_holds_are_put_and_lifted_by_name(mine: Operations) -> None:
+    job = await submitted(mine, Wanted(task="other"))
+    await mine.hold(job.id, reason="check the order")
+    held = await mine.hold(job.id, "audit")
+    assert sorted(held.held_by) == ["audit", "operator"]
+    assert sorted((await mine.hold(job.id, "audit")).held_by) == ["audit", "operator"]
+    assert (await mine.unhold(job.id)).held_by == ("audit",)
+    free = await mine.unhold(job.id, "audit")
+    assert free.held_by == ()
+    assert [event.type for event in await mine.history(job.id)][1:] == [
+        "job_held",
+        "job_held",
+        "job_unheld",
+        "job_unheld",
+    ]
+
+
+async def test_a_job_is_made_due_at_another_time(mine: Operations) -> None:
+    job = await submitted(mine, Wanted(task="other", delay="1h"))
+    moment = datetime(2100, 1, 1, tzinfo=UTC)
+    later = await mine.reschedule(job.id, run_at=moment, reason="too early")
+    assert later.run_at == round(moment.timestamp()) * SECOND
+    sooner = await mine.reschedule(job.id, delay="0s")
+    assert sooner.run_at is not None
+    assert sooner.run_at <= await mine.now()
+    with pytest.raises(BadData, match="either delay or run_at"):
+        await mine.reschedule(job.id)
 
 
 async def test_who_did_it_stands_in_the_history(mine: Operations) -> None:

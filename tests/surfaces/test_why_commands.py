@@ -73,9 +73,10 @@ def test_a_person_is_told_why_in_sentences(place: str) -> None:
     ]
     assert lines[4].startswith("why            [queue_paused] queue 'mail' was paused ")
     assert lines[4].endswith("by ann: full disk")
-    assert lines[5].startswith("also           [backoff] backs off until ")
-    assert lines[6].startswith("also           [no_worker] no live worker serves queue 'mail'")
-    assert lines[7].startswith("last failure   smtp in attempt 1 by worker-1: refused, ")
+    assert lines[5] == "to do          holdfast queues resume mail"
+    assert lines[6].startswith("also           [backoff] backs off until ")
+    assert lines[7].startswith("also           [no_worker] no live worker serves queue 'mail'")
+    assert lines[8].startswith("last failure   smtp in attempt 1 by worker-1: refused, ")
 
 
 def test_a_script_is_told_why_in_json(place: str) -> None:

@@ -113,6 +113,18 @@ def read_delay(text: str | None) -> int:
         raise BadData(str(error)) from error
 
 
+def read_moment(text: str | None, option: str) -> datetime | None:
+    """Read a date with its time; UTC unless it says otherwise."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        hint = "such as 2026-11-16T10:00"
+        raise BadData(f"{option} must be a time {hint}, not {text!r}") from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
 async def read_time(operations: Operations, text: str | None, option: str) -> int | None:
     """Read a time: so long ago by the store's clock, or a date (UTC unless it says otherwise)."""
     if text is None:

@@ -7,14 +7,13 @@ not cover it.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
 import typer
 from msgspec import Raw
 
-from holdfast.cli.asking import Tenant
+from holdfast.cli.asking import Tenant, read_moment
 from holdfast.cli.running import (
     DEFAULT_URL,
     FOUND_PROBLEMS,
@@ -127,7 +126,7 @@ def submit_job(
             priority=_priority(priority),
             needs=None if needs is None else tuple(filter(None, needs.split(","))),
             delay=delay,
-            run_at=_instant(run_at),
+            run_at=read_moment(run_at, "--run-at"),
             deadline=deadline,
             retries=retries,
             timeout=timeout,
@@ -211,16 +210,6 @@ def _priority(word: str | None) -> Any:
     if word is not None and word not in known:
         raise BadData(f"--priority must be one of {', '.join(known)}; not {word!r}")
     return word
-
-
-def _instant(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise BadData(f"--run-at must be a time such as 2026-11-16T10:00, not {text!r}") from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _as_data(made: Submitted, outcome: Outcome | None) -> dict[str, Any]:

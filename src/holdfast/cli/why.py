@@ -33,7 +33,8 @@ def why(
 
     answer = run(with_operations(url, tenant, work))
     if as_json:
-        print_json(msgspec.to_builtins(answer) | {"text": answer.text})
+        said = {"text": answer.text, "advice": answer.advice}
+        print_json(msgspec.to_builtins(answer) | said)
     else:
         say_facts(out, _facts(answer))
 
@@ -44,6 +45,8 @@ def _facts(answer: Why) -> Iterator[tuple[str, str]]:
     yield "queue", plain(answer.queue)
     yield "state", f"{answer.state}, attempt {answer.attempt}"
     yield "why", _sentence(answer.reason, answer.now)
+    if answer.advice is not None:
+        yield "to do", plain(answer.advice)
     for reason in answer.also:
         yield "also", _sentence(reason, answer.now)
     if answer.last_failure is not None and answer.reason.code != "backoff":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -16,6 +17,7 @@ from holdfast.client.problems import error_of
 from holdfast.client.requests import Reply, Requests
 from holdfast.errors import BadData, HoldfastError, ResultTimeout, ServerFailed
 from holdfast.flow.history import EventPage, ReadEvent
+from holdfast.flow.intervene import OPERATOR_HOLD
 from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
 from holdfast.flow.lineage import Lineage
 from holdfast.flow.outcomes import Outcome
@@ -34,6 +36,7 @@ from holdfast.messages import (
     DiscardingAll,
     Each,
     Explanation,
+    Holding,
     JobList,
     Log,
     Many,
@@ -42,11 +45,13 @@ from holdfast.messages import (
     Receipts,
     Redriving,
     RedrivingAll,
+    Rescheduling,
     Resolving,
     Result,
     Signalling,
 )
 from holdfast.operations import BULK, Answer, Depth, Ending, Roll, Wanted, Which
+from holdfast.options import due_time
 from holdfast.ports import LogLine, Page, Query, QueueStatus, Submitted
 from holdfast.spans import Span, span_seconds
 from holdfast.views import JobView, instant
@@ -215,6 +220,63 @@ class RemoteOperations:
         """Say whether a step had its effect that a job asks about."""
         body = Resolving(step=step, happened=happened, result=result, force=force)
         path = f"{_job(job)}/resolve"
+        return _record(
+            await self._ask(
+                "POST", path, body=body, key=_key(request_id), expected_rev=expected_rev
+            )
+        )
+
+    async def hold(
+        self,
+        job: Which,
+        name: str = OPERATOR_HOLD,
+        *,
+        reason: str | None = None,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
+    ) -> Job:
+        """Keep a job from being claimed until the hold of this name is lifted."""
+        body = Holding(hold=name, reason=reason)
+        path = f"{_job(job)}/hold"
+        return _record(
+            await self._ask(
+                "POST", path, body=body, key=_key(request_id), expected_rev=expected_rev
+            )
+        )
+
+    async def unhold(
+        self,
+        job: Which,
+        name: str = OPERATOR_HOLD,
+        *,
+        reason: str | None = None,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
+    ) -> Job:
+        """Lift the hold of this name; other holds of the job stay."""
+        body = Holding(hold=name, reason=reason)
+        path = f"{_job(job)}/unhold"
+        return _record(
+            await self._ask(
+                "POST", path, body=body, key=_key(request_id), expected_rev=expected_rev
+            )
+        )
+
+    async def reschedule(
+        self,
+        job: Which,
+        *,
+        delay: Span | None = None,
+        run_at: datetime | None = None,
+        reason: str | None = None,
+        request_id: str | None = None,
+        expected_rev: int | None = None,
+    ) -> Job:
+        """Make a job that has no owner due after `delay`, or at `run_at`."""
+        due_time(delay, run_at)
+        spoken = None if delay is None else span_seconds(delay, "delay")
+        body = Rescheduling(delay=spoken, run_at=run_at, reason=reason)
+        path = f"{_job(job)}/reschedule"
         return _record(
             await self._ask(
                 "POST", path, body=body, key=_key(request_id), expected_rev=expected_rev

@@ -14,7 +14,11 @@ from holdfast.lifecycle.job import RECHECKS, RESERVED, RESOLVE, Actor, Job, JobI
 from holdfast.lifecycle.payload import check_text, encode_body
 from holdfast.lifecycle.states import OWNED
 from holdfast.lifecycle.states import Cancel as Mode
+from holdfast.lifecycle.times import Time
 from holdfast.ports import Jobs, Store
+
+OPERATOR_HOLD = "operator"
+"""The hold that a person puts on a job without naming one."""
 
 
 async def cancel(
@@ -33,9 +37,7 @@ async def cancel(
     before is returned as it is. A hard cancel goes on to whoever lives below the job, whether it
     has ended or not; one that breaks off on the way is to be repeated.
     """
-    if reason is not None:
-        with about("reason"):
-            check_text(reason, "reason", empty=True)
+    reason = _reason(reason)
 
     def choose(job: Job) -> c.Command:
         kind = c.RequestCancel if job.state in OWNED else c.Cancel
@@ -125,6 +127,65 @@ async def signal(
         expected_rev=expected_rev,
         follow=c.Resume(actor=actor),
     )
+
+
+async def hold(
+    store: Jobs,
+    id: JobId,
+    actor: Actor,
+    name: str = OPERATOR_HOLD,
+    *,
+    reason: str | None = None,
+    request_id: str | None = None,
+    expected_rev: int | None = None,
+) -> Job:
+    """Keep a job from being claimed until the hold of this name is lifted."""
+    command = c.Hold(actor=actor, hold=_hold(name), reason=_reason(reason), request_id=request_id)
+    return await perform(store, id, command, expected_rev=expected_rev)
+
+
+async def unhold(
+    store: Jobs,
+    id: JobId,
+    actor: Actor,
+    name: str = OPERATOR_HOLD,
+    *,
+    reason: str | None = None,
+    request_id: str | None = None,
+    expected_rev: int | None = None,
+) -> Job:
+    """Lift the hold of this name; other holds of the job stay."""
+    command = c.Unhold(actor=actor, hold=_hold(name), reason=_reason(reason), request_id=request_id)
+    return await perform(store, id, command, expected_rev=expected_rev)
+
+
+async def reschedule(
+    store: Jobs,
+    id: JobId,
+    actor: Actor,
+    run_at: Time,
+    *,
+    reason: str | None = None,
+    request_id: str | None = None,
+    expected_rev: int | None = None,
+) -> Job:
+    """Make a job that has no owner due at another time."""
+    command = c.Reschedule(
+        actor=actor, run_at=run_at, reason=_reason(reason), request_id=request_id
+    )
+    return await perform(store, id, command, expected_rev=expected_rev)
+
+
+def _hold(name: str) -> str:
+    with about("hold"):
+        return check_text(name, "a hold's name", limit=100)
+
+
+def _reason(reason: str | None) -> str | None:
+    if reason is None:
+        return None
+    with about("reason"):
+        return check_text(reason, "reason", empty=True)
 
 
 async def resolve(

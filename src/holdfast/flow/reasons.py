@@ -5,12 +5,13 @@ Times are the store's microseconds. `flow.why` finds the reason; nothing here re
 
 from __future__ import annotations
 
+import shlex
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from holdfast.flow.phrases import colon, count, when
-from holdfast.lifecycle.job import MISMATCH
+from holdfast.lifecycle.job import MISMATCH, RESOLVE
 from holdfast.lifecycle.states import Cancel, Letter, State
 
 
@@ -25,6 +26,10 @@ class Because(Struct, frozen=True, kw_only=True, tag_field="code"):
     def say(self, now: int) -> str:
         """Tell it in a sentence, as of the store's clock."""
         raise NotImplementedError
+
+    def advise(self, job_id: str) -> str | None:
+        """Return what to do about it, with the command; None where waiting is right."""
+        return None
 
 
 class Said(Struct, frozen=True, kw_only=True):
@@ -125,6 +130,14 @@ class Ended(Because, frozen=True, kw_only=True, tag="ended"):
             parts.append(f"its compensation {self.undone_by} is {self.undoing or 'gone'}")
         return "; ".join(parts)
 
+    def advise(self, job_id: str) -> str | None:
+        """Name the command."""
+        if self.letter is Letter.OPEN:
+            return f"fix the cause, then: {_command('redrive', job_id)}"
+        if self.error_code == "address_blocked":
+            return "if this address may be called: serve with --webhooks-allow NETWORK"
+        return None
+
 
 class NewerVersion(Because, frozen=True, kw_only=True, tag="newer_version"):
     """A newer Holdfast wrote its state."""
@@ -132,6 +145,10 @@ class NewerVersion(Because, frozen=True, kw_only=True, tag="newer_version"):
     def say(self, now: int) -> str:
         """Tell what to do."""
         return "its state was written by a newer version of Holdfast; upgrade to read it"
+
+    def advise(self, job_id: str) -> str | None:
+        """Name the command."""
+        return "upgrade Holdfast here"
 
 
 class AwaitsAdmission(Because, frozen=True, kw_only=True, tag="awaits_admission"):
@@ -153,6 +170,10 @@ class Held(Because, frozen=True, kw_only=True, tag="held"):
         """Tell each hold."""
         return f"held by {', and by '.join(_hold(hold, now) for hold in self.holds)}"
 
+    def advise(self, job_id: str) -> str | None:
+        """Name the command."""
+        return "; ".join(_command("unhold", job_id, "--name", one.name) for one in self.holds)
+
 
 class QueuePaused(Because, frozen=True, kw_only=True, tag="queue_paused"):
     """No job of its queue is claimed."""
@@ -163,6 +184,10 @@ class QueuePaused(Because, frozen=True, kw_only=True, tag="queue_paused"):
     def say(self, now: int) -> str:
         """Tell who paused it."""
         return f"queue {self.queue!r} was paused{_said(self.paused, now)}"
+
+    def advise(self, job_id: str) -> str | None:
+        """Name the command."""
+        return _command("queues", "resume", self.queue)
 
 
 class NotDue(Because, frozen=True, kw_only=True, tag="not_due"):
@@ -175,6 +200,10 @@ class NotDue(Because, frozen=True, kw_only=True, tag="not_due"):
         """Tell until when, and who said so."""
         word = f", as set{_said(self.set, now)}" if self.set else ""
         return f"not due until {when(self.until, now)}{word}"
+
+    def advise(self, job_id: str) -> str | None:
+        """Name the command."""
+        return f"to run it now: {_command('reschedule', job_id, '--in', '0')}"
 
 
 class Backoff(Because, frozen=True, kw_only=True, tag="backoff"):
@@ -190,6 +219,10 @@ class Backoff(Because, frozen=True, kw_only=True, tag="backoff"):
         which = f"failure {self.failures} of at most {self.max_attempts}"
         return f"backs off until {when(self.until, now)} after {which}: {tell(self.failure, now)}"
 
+    def advise(self, job_id: str) -> str | None:
+        """Name the command."""
+        return f"to try it now: {_command('reschedule', job_id, '--in', '0')}"
+
 
 class NoWorker(Because, frozen=True, kw_only=True, tag="no_worker"):
     """No live worker serves its queue."""
@@ -204,6 +237,10 @@ class NoWorker(Because, frozen=True, kw_only=True, tag="no_worker"):
         if not self.last_seen:
             return f"{none}, and none did in the last week"
         return f"{none}; last seen: {', '.join(_seen(one, now) for one in self.last_seen)}"
+
+    def advise(self, job_id: str) -> str | None:
+        """Name the command."""
+        return f"start one: {_command('worker', 'MODULE:APP', '--queues', self.queue)}"
 
 
 class NoCapableWorker(Because, frozen=True, kw_only=True, tag="no_capable_worker"):
@@ -222,6 +259,11 @@ class NoCapableWorker(Because, frozen=True, kw_only=True, tag="no_capable_worker
         lacks = f"{self.closest} comes closest and lacks {', '.join(self.missing)}"
         return f"{there}, none with all it needs ({', '.join(self.needs)}); {lacks}"
 
+    def advise(self, job_id: str) -> str | None:
+        """Name the command."""
+        start = _command("worker", "MODULE:APP", "--queues", self.queue)
+        return f"start one: {start} --capabilities {shlex.quote(','.join(self.needs))}"
+
 
 class TaskUnknown(Because, frozen=True, kw_only=True, tag="task_unknown"):
     """Workers could take it, and none has its task registered."""
@@ -234,6 +276,10 @@ class TaskUnknown(Because, frozen=True, kw_only=True, tag="task_unknown"):
         """Tell which task."""
         who = ", ".join(self.workers)
         return f"no live worker of queue {self.queue!r} has the task {self.task!r} (asked: {who})"
+
+    def advise(self, job_id: str) -> str | None:
+        """Name the command."""
+        return f"start a worker whose app has the task {self.task!r}"
 
 
 class Ready(Because, frozen=True, kw_only=True, tag="ready"):
@@ -313,6 +359,10 @@ class CancelRequested(Because, frozen=True, kw_only=True, tag="cancel_requested"
         asked = f"a {self.mode} cancel was requested{_said(self.asked, now)}"
         return f"{asked}; {self.worker} has not ended it yet"
 
+    def advise(self, job_id: str) -> str | None:
+        """Name the command."""
+        return f"if it does not stop: {_command('cancel', job_id, '--hard')}"
+
 
 class Unkillable(Because, frozen=True, kw_only=True, tag="unkillable"):
     """A kill took no effect: it runs on until it ends by itself."""
@@ -323,6 +373,10 @@ class Unkillable(Because, frozen=True, kw_only=True, tag="unkillable"):
         """Tell since when."""
         told = f"unkillable: a kill took no effect, as was said{_said(self.said, now)}"
         return f"{told}; it ends by itself or with its worker"
+
+    def advise(self, job_id: str) -> str | None:
+        """Name the command."""
+        return "stop its worker; for the next time, declare the task with isolate='process'"
 
 
 class Overdue(Because, frozen=True, kw_only=True, tag="overdue"):
@@ -345,6 +399,10 @@ class Overdue(Because, frozen=True, kw_only=True, tag="overdue"):
         if self.not_before is not None and self.not_before > now:
             told += f"; its own host may take it back until {when(self.not_before, now)}"
         return f"{told}; waits for a reconciler{_silent(self.seen, now)}"
+
+    def advise(self, job_id: str) -> str | None:
+        """Name the command."""
+        return "if this stays: start a worker, or holdfast reconcile"
 
 
 _OVERDUE = {
@@ -371,6 +429,13 @@ class Waiting(Because, frozen=True, kw_only=True, tag="waiting"):
         until = "without a limit" if self.until is None else f"until {when(self.until, now)}"
         return f"waits for the signal {self.signal!r}{since}, {until}"
 
+    def advise(self, job_id: str) -> str | None:
+        """Name the command."""
+        if self.signal.startswith(RESOLVE):
+            resolve = _command("resolve", job_id, self.signal.removeprefix(RESOLVE))
+            return f"find out if it took effect, then: {resolve} --happened or --not-happened"
+        return _command("signal", job_id, self.signal)
+
 
 class StepsDiffer(Because, frozen=True, kw_only=True, tag="step_mismatch"):
     """It is parked: the code that ran it does not have the steps that are recorded."""
@@ -385,10 +450,12 @@ class StepsDiffer(Because, frozen=True, kw_only=True, tag="step_mismatch"):
         what = (self.parked and self.parked.cause) or "its recorded steps are not in the code"
         by = "" if self.parked is None else f" by {self.parked.by} {when(self.parked.at, now)}"
         again = "" if self.until is None else f"; it looks again {when(self.until, now)}"
-        return (
-            f"parked{by}, at no cost of a try: {what}{again}. Deploy code that has the step; "
-            f"`holdfast signal JOB {MISMATCH}` makes it look now"
-        )
+        return f"parked{by}, at no cost of a try: {what}{again}"
+
+    def advise(self, job_id: str) -> str | None:
+        """Name the command."""
+        look = _command("signal", job_id, MISMATCH)
+        return f"deploy code that has the step; to let it look now: {look}"
 
 
 class ChildElsewhere(Because, frozen=True, kw_only=True, tag="child_elsewhere"):
@@ -425,6 +492,10 @@ class WaitsForChildren(Because, frozen=True, kw_only=True, tag="waits_for_childr
         others = ", …" if self.live > len(self.children) else ""
         return f"waits for {number}{since}: {named}{others}"
 
+    def advise(self, job_id: str) -> str | None:
+        """Name the command."""
+        return _command("why", self.children[0].job_id) if self.children else None
+
 
 Reason: TypeAlias = (
     Ended
@@ -458,6 +529,10 @@ def tell(failure: Failure, now: int) -> str:
     else:
         told = f"{failure.error_code} in {attempt} by {failure.by}{colon(failure.error)}"
     return f"{told}, {when(failure.at, now)}"
+
+
+def _command(*words: str) -> str:
+    return shlex.join(["holdfast", *words])
 
 
 def _said(said: Said | None, now: int) -> str:

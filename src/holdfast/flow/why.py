@@ -104,6 +104,11 @@ class Why(Struct, frozen=True, kw_only=True):
     last_failure: Failure | None = None
 
     @property
+    def advice(self) -> str | None:
+        """What a person can do about the reason, with the command; None: nothing but wait."""
+        return self.reason.advise(self.job_id)
+
+    @property
     def text(self) -> str:
         """All reasons in sentences for a person."""
         return "; also: ".join(one.say(self.now) for one in (self.reason, *self.also))

@@ -30,10 +30,12 @@ from holdfast.messages import (
     Cancelling,
     Each,
     Explanation,
+    Holding,
     JobList,
     Many,
     Receipt,
     Receipts,
+    Rescheduling,
     Resolving,
     Result,
     Signalling,
@@ -265,11 +267,61 @@ async def resolve_step(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) ->
     return answer_job(record)
 
 
+@router.post(
+    "/{job}/hold", **documented(takes=Holding, reads=(TENANT, KEY, REVISION), _200=JobView)
+)
+async def hold_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> Response:
+    """Keep a job from being claimed until the hold is lifted."""
+    body = await ask.body(Holding)
+    record = await ask.jobs.hold(
+        job,
+        body.hold,
+        reason=body.reason,
+        request_id=ask.key,
+        expected_rev=ask.expected_rev,
+    )
+    return answer_job(record)
+
+
+@router.post(
+    "/{job}/unhold", **documented(takes=Holding, reads=(TENANT, KEY, REVISION), _200=JobView)
+)
+async def unhold_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> Response:
+    """Lift a hold; other holds of the job stay."""
+    body = await ask.body(Holding)
+    record = await ask.jobs.unhold(
+        job,
+        body.hold,
+        reason=body.reason,
+        request_id=ask.key,
+        expected_rev=ask.expected_rev,
+    )
+    return answer_job(record)
+
+
+@router.post(
+    "/{job}/reschedule",
+    **documented(takes=Rescheduling, reads=(TENANT, KEY, REVISION), _200=JobView),
+)
+async def reschedule_job(ask: Annotated[Ask, asking(Scope.CONTROL)], job: Name) -> Response:
+    """Make a job that has no owner due after `delay`, or at `run_at`."""
+    body = await ask.body(Rescheduling)
+    record = await ask.jobs.reschedule(
+        job,
+        delay=body.delay,
+        run_at=body.run_at,
+        reason=body.reason,
+        request_id=ask.key,
+        expected_rev=ask.expected_rev,
+    )
+    return answer_job(record)
+
+
 @router.get("/{job}/why", **documented(_200=Explanation))
 async def explain_job(ask: Annotated[Ask, asking(Scope.READ)], job: Name) -> Response:
     """Tell what a job is doing, why it is not running, and who did that."""
     told = await ask.jobs.why(job)
-    return answer(Explanation(text=told.text, why=told))
+    return answer(Explanation(text=told.text, advice=told.advice, why=told))
 
 
 @router.get("/{job}/lineage", **documented(_200=Lineage))

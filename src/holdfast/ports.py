@@ -520,6 +520,13 @@ class Store(Jobs, Protocol):
         it is may be thousands, and bury the rest.
         """
 
+    async def step_events(self, id: JobId, steps: Sequence[tuple[str, int]]) -> list[LoggedEvent]:
+        """Read what one job recorded of some steps, each by name and use, newest first.
+
+        However long ago: of a long job this reads all events, so it is for what `latest_events`
+        does not reach.
+        """
+
     async def find_events(self, query: EventQuery) -> list[LoggedEvent]:
         """Look events up across jobs (B19), heartbeats left out."""
 

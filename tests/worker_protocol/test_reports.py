@@ -58,6 +58,24 @@ async def test_a_job_lives_its_whole_life_over_the_protocol(
     assert result.json()["result"] == [1, 2]
 
 
+@pytest.mark.req("B5", "C6")
+async def test_a_step_said_again_after_hundreds_of_others_is_recorded_once(
+    http: httpx.AsyncClient, hand: Hand, store: Store
+) -> None:
+    await submitted(http)
+    job = await hand.started()
+    steps = [said(job, "step", name=f"step {number % 7}", use=number) for number in range(1, 301)]
+    assert all(one["accepted"] for one in await hand.report(*steps))
+    for step in (steps[0], steps[149], steps[-1]):
+        [again] = await hand.report(step)
+        assert (again["accepted"], again["repeated"]) == (True, True)
+    [other] = await hand.report({**steps[0], "result": "another"})
+    assert (other["accepted"], other["problem"]["code"]) == (False, "step_recorded")
+
+    recorded = [name for name in await events(http, job) if name == "step_completed"]
+    assert len(recorded) == len(steps)
+
+
 @pytest.mark.req("B23")
 async def test_trace_and_correlation_reach_the_worker(http: httpx.AsyncClient, hand: Hand) -> None:
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

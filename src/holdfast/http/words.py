@@ -48,6 +48,11 @@ class Saying(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
     """Its `internal_id`."""
     attempt: Annotated[int, Meta(ge=1)]
 
+    @property
+    def step(self) -> tuple[str, int] | None:
+        """The name and the use under which it is recorded."""
+        return None
+
 
 class SayStart(Saying, frozen=True, kw_only=True, tag="start"):
     """The work begins now; said, and answered, before anything is done that others can see."""
@@ -141,6 +146,11 @@ class SayStep(Saying, frozen=True, kw_only=True, tag="step"):
     begun: bool = False
     error: Trouble | None = None
 
+    @property
+    def step(self) -> tuple[str, int] | None:
+        """The name and the use under which it is recorded; None for a name that nothing has."""
+        return _step(self.name, self.use)
+
     def command(self, standing: Standing) -> c.Command:
         """Say it in the words of the law."""
         check_text(self.name, "a step's name", limit=NAME_LIMIT)
@@ -205,6 +215,11 @@ class SayWait(Saying, frozen=True, kw_only=True, tag="wait"):
         if self.signal.startswith(RESERVED):
             raise BadData(f"signal names that begin with {RESERVED!r} are Holdfast's own")
         return self.signal
+
+    @property
+    def step(self) -> tuple[str, int] | None:
+        """The signal and the use under which it is recorded; None for a name that nothing has."""
+        return _step(self.signal or SLEEP, self.use)
 
     def command(self, standing: Standing) -> c.Command:
         """Use the signal up if it is there, else park: say it in the words of the law."""
@@ -362,6 +377,14 @@ _CODES = {
 def _was_turned(event: LoggedEvent) -> bool:
     """Whether it is a cancel that another way out was turned into: only those give a reason."""
     return event.type is EventType.CANCELLED and event.reason is not None
+
+
+def _step(name: str, use: int) -> tuple[str, int] | None:
+    """Refuse to look for a name that cannot be kept: not every store can be asked for it."""
+    try:
+        return check_text(name, "a name", limit=NAME_LIMIT), use
+    except BadData:
+        return None
 
 
 def _body(raw: Raw, what: str) -> Body:

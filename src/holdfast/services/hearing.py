@@ -76,6 +76,10 @@ class Word(Protocol):
         """Whether the law would take it a second time, so that it must be looked for first."""
 
     @property
+    def step(self) -> tuple[str, int] | None:
+        """The name and the use under which it is recorded; None unless it adds a record."""
+
+    @property
     def completes(self) -> bool:
         """Whether it says that all was done."""
 
@@ -225,6 +229,10 @@ class _Hearing:
     async def _read_told(self, line: _Line, types: Iterable[EventType]) -> None:
         limit = LOOK_BACK + len(line.words)
         events = await self._store.latest_events(line.job.id, tuple(types), limit=limit)
+        if len(events) == limit and events[-1].attempt == line.actor.attempt:
+            # The attempt has recorded more than that: what it says again may lie further back.
+            steps = [step for _, word in line.words if (step := word.step) is not None]
+            events += await self._store.step_events(line.job.id, list(dict.fromkeys(steps)))
         line.told = self._mine(line, events)
 
     def _mine(self, line: _Line, events: Iterable[LoggedEvent]) -> list[LoggedEvent]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.lifecycle.job import Job, JobId, NewJob
+from holdfast.lifecycle.job import Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.states import State
 from holdfast.ports import (
     Count,
@@ -183,10 +183,18 @@ class ForgetsWhatAnOwnerHolds(Wrapped):
         return [job for job in await self.inner.owned(owner) if job.state is State.CLAIMED]
 
 
+class FindsOnlyTheNewestUseOfAStep(Wrapped):
+    caught_by = ("test_a_step_is_found_however_many_came_after_it",)
+
+    async def step_events(self, id: JobId, steps: Sequence[tuple[str, int]]) -> list[LoggedEvent]:
+        return (await self.inner.step_events(id, steps))[:1]
+
+
 DEFECTS: tuple[type[Wrapped], ...] = (
     SkipsAnEventInTheTail,
     GivesAStretchOneCursor,
     EndsTheTailAtItsBeginning,
+    FindsOnlyTheNewestUseOfAStep,
     RepeatsTheTail,
     RepeatsAJobOnTheNextPage,
     SkipsAJobOnTheNextPage,

@@ -438,6 +438,15 @@ WHERE id = $1 AND type = ANY ($2::smallint[])
     AND (type <> {{event.job_progressed}} OR data IS NOT NULL)
 ORDER BY rev DESC LIMIT $3
 
+-- name: step_events
+-- What one job recorded of some steps, each by its name and its use.
+SELECT {{columns.events}} FROM events
+WHERE id = $1
+    AND type IN ({{event.step_started}}, {{event.step_completed}}, {{event.step_failed}})
+    AND (data::jsonb ->> 'step', (data::jsonb ->> 'step_use')::integer)
+        IN (SELECT * FROM unnest($2::text[], $3::integer[]))
+ORDER BY rev DESC
+
 -- name: events_by_type
 -- B19: (type, ts). Rare types by their index, the four common ones by the block range of time;
 -- planned for each type anew, because a plan for any type could not use an index of the rare ones.

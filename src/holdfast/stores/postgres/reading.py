@@ -120,6 +120,11 @@ class Reading(Base):
         codes = [kind.code for kind in types]
         return await self._events(await self._fetch("latest_events", id, codes, limit))
 
+    async def step_events(self, id: JobId, steps: Sequence[tuple[str, int]]) -> list[LoggedEvent]:
+        """Read what one job recorded of some steps."""
+        names, uses = [name for name, _ in steps], [use for _, use in steps]
+        return await self._events(await self._fetch("step_events", id, names, uses))
+
     async def find_events(self, query: EventQuery) -> list[LoggedEvent]:
         """Look events up across jobs."""
         since, until = query.since or 0, EVER if query.until is None else query.until

@@ -297,6 +297,17 @@ WHERE id = ?1 AND type IN (SELECT value FROM json_each(?2))
     AND (type <> {{event.job_progressed}} OR data IS NOT NULL)
 ORDER BY rev DESC LIMIT ?3
 
+-- name: step_events
+-- What one job recorded of some steps, each by its name and its use.
+-- differs from postgres: the steps come as one JSON text.
+SELECT {{columns.events}} FROM events
+WHERE id = ?1
+    AND type IN ({{event.step_started}}, {{event.step_completed}}, {{event.step_failed}})
+    AND (data ->> '$.step', data ->> '$.step_use') IN (
+        SELECT value ->> '$[0]', value ->> '$[1]' FROM json_each(?2)
+    )
+ORDER BY rev DESC
+
 -- name: events_by_type
 -- B19: (type, ts).
 SELECT {{columns.events}} FROM events

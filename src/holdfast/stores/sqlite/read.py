@@ -146,6 +146,11 @@ def latest_events(
     return session.events("latest_events", (id.bytes, codes, limit))
 
 
+def step_events(session: Session, id: JobId, steps: Sequence[tuple[str, int]]) -> list[LoggedEvent]:
+    """Read what one job recorded of some steps."""
+    return session.events("step_events", (id.bytes, msgspec.json.encode(steps).decode()))
+
+
 def find_events(session: Session, query: EventQuery) -> list[LoggedEvent]:
     """Look events up across jobs."""
     since, until = query.since or 0, EVER if query.until is None else query.until

@@ -226,6 +226,10 @@ class SqliteStore:
         """Read one job's newest events of these types."""
         return await self._read(lambda session: read.latest_events(session, id, types, limit))
 
+    async def step_events(self, id: JobId, steps: Sequence[tuple[str, int]]) -> list[LoggedEvent]:
+        """Read what one job recorded of some steps."""
+        return await self._read(lambda session: read.step_events(session, id, steps))
+
     async def find_events(self, query: EventQuery) -> list[LoggedEvent]:
         """Look events up across jobs."""
         return await self._read(lambda session: read.find_events(session, query))

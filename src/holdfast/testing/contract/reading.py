@@ -119,6 +119,25 @@ class Reading:
         assert {event.id for event in await store.latest_events(second, types)} == {second}
         assert await store.latest_events(job_ids.mint(), types) == []
 
+    async def test_a_step_is_found_however_many_came_after_it(self, store: Store) -> None:
+        job, other = await running_job(store), await running_job(store)
+        for name, use in (("ship it", 1), ("pay", 1), ("pay", 2), ("pay", 3)):
+            step = c.Step(actor=owner_of(job), name=name, use=use, body=b"1")
+            job = await do(store, job, step)
+        begun = c.Step(actor=owner_of(job), name="pay", use=4, started=True)
+        job = await do(store, job, begun)
+        await do(store, other, c.Step(actor=owner_of(other), name="pay", body=b"2"))
+
+        async def found(*steps: tuple[str, int]) -> list[tuple[str | None, int | None]]:
+            events = await store.step_events(job.id, steps)
+            assert {event.id for event in events} <= {job.id}
+            return [(event.facts.step, event.facts.step_use) for event in events]
+
+        assert await found(("pay", 1), ("ship it", 1)) == [("pay", 1), ("ship it", 1)]
+        assert await found(("pay", 4), ("pay", 3)) == [("pay", 4), ("pay", 3)]
+        assert await found(("ship it", 2), ("it's", 1)) == []
+        assert await found() == []
+
     async def test_reports_of_progress_do_not_bury_what_was_said_with_them(
         self, store: Store
     ) -> None:

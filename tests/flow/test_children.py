@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import StoreUnavailable
 from holdfast.flow import intervene
-from holdfast.flow.children import tend, tend_unmarked
+from holdfast.flow.children import awaited, tend, tend_unmarked
 from holdfast.flow.perform import perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import Decision, decide
@@ -347,6 +347,20 @@ async def fail_with_a_retry(store: Store, job: Job) -> Job:
     )
     await do(store, job, c.Fail(actor=owner_of(job), error_code="boom", submits=(again,)))
     return await stored(store, again.record.id)
+
+
+@pytest.mark.req("A16")
+async def test_a_linked_retry_is_found_behind_hundreds_of_newer_links(either_store: Store) -> None:
+    store = either_store
+    parent = await running_job(store)
+    first = await child_of(store, parent, policy=ONCE, step_index=0)
+    await do(store, parent, c.Wait(actor=owner_of(parent), signal=wait_name([0])))
+    second = await fail_with_a_retry(store, first)
+    await store.submit([new_job(parent_id=first.id, link_kind=Link.REDRIVE) for _ in range(150)])
+    await tended(store)
+
+    assert await states(store, parent) == [State.WAITING]
+    assert await awaited(store, await stored(store, parent.id)) == [second]
 
 
 @pytest.mark.req("A16")

@@ -12,16 +12,17 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from holdfast.errors import JobUnreadable, StoreError
+from holdfast.errors import StoreError
 from holdfast.flow.correlate import correlated
+from holdfast.flow.outcomes import last_event, linked_retry
 from holdfast.flow.reports import writable
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
 from holdfast.lifecycle.family import KIN, awaits, awaits_children, forsakes, may_go_on
 from holdfast.lifecycle.job import Actor, Change, Draft, Job, JobId, Refusal
 from holdfast.lifecycle.payload import TEXT_LIMIT
-from holdfast.lifecycle.states import OWNED, Cancel, EventType, Link, Role, State
-from holdfast.ports import Committed, Lost, Outcome, Query, Store
+from holdfast.lifecycle.states import OWNED, Cancel, EventType, Role, State
+from holdfast.ports import Committed, Lost, Outcome, Store
 
 ROUNDS = 20
 """How often one call looks again: for more marks, and for what its own writes have marked."""
@@ -237,12 +238,8 @@ class Visit:
 
     async def next_try(self, id: JobId) -> Job | None:
         """Find the linked retry of a job (A16)."""
-        # Newest first: it was born with the job's end, after all that the job had spawned.
-        page = await self._store.find(Query(parent_id=id))
-        if page.unreadable:
-            # One of these may be it: the family waits until that is known.
-            raise JobUnreadable(f"a job linked to {id} is damaged: {page.unreadable[0]}")
-        return next((one for one in page.jobs if one.link_kind is Link.RETRY), None)
+        # By the event that ended the job: among its links it may be far behind newer ones.
+        return await linked_retry(self._store, await last_event(self._store, id))
 
     def _farewell(self, parent: Job, child: Job) -> c.Command:
         """End a child with its parent: at once where nobody holds it, else by asking its owner."""

@@ -8,6 +8,9 @@ A redirect is an answer like any other and is not followed; no proxy of the envi
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from ipaddress import (
@@ -26,6 +29,8 @@ from msgspec import Struct
 
 from holdfast.errors import AddressBlocked, BadData, Undelivered
 
+log = logging.getLogger(__name__)
+
 Ip: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
@@ -38,7 +43,46 @@ HEADERS_LIMIT = 200
 INTERIM_LIMIT = 5
 """Answers such as `103 Early Hints` that may come before the one that counts."""
 _PORTS = {"http": 80, "https": 443}
-_NAT64 = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"))
+_NUMERIC = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+))*\.?")
+"""A host that resolvers read as an IPv4 address in one of its old notations: 127.1, 0x7f000001."""
+
+# Of our own, and not what `ipaddress` calls global: that changes with Python's patch releases, and
+# 3.11's calls 192.0.0.8 and 3fff::/20 global. By the IANA special-purpose address registries.
+NOT_PUBLIC_V4 = tuple(
+    IPv4Network(text)
+    for text in (
+        "0.0.0.0/8",  # this network
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # shared, behind a carrier's NAT
+        "127.0.0.0/8",  # loopback
+        "169.254.0.0/16",  # link-local, with the metadata services of clouds
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # protocol assignments, the anycast addresses in it included
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # relays of 6to4, withdrawn
+        "192.168.0.0/16",  # private
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, with the broadcast address
+    )
+)
+PUBLIC_V6 = IPv6Network("2000::/3")
+"""Global unicast. All other IPv6 is not public: loopback, unique local fc00::/7, link-local
+fe80::/10, site-local fec0::/10, multicast ff00::/8, segment routing 5f00::/16, discard 100::/64."""
+NOT_PUBLIC_V6 = tuple(
+    IPv6Network(text)
+    for text in (
+        "2001::/23",  # protocol assignments: Teredo, benchmarks, ORCHID
+        "2001:db8::/32",  # documentation
+        "2002::/16",  # 6to4, which leads to any IPv4 address
+        "3fff::/20",  # documentation
+    )
+)
+_MAPPED = IPv6Network("::ffff:0:0/96")
+_NAT64 = IPv6Network("64:ff9b::/96")
+"""What a resolver on an IPv6-only network answers for names that have IPv4 addresses alone."""
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -76,6 +120,8 @@ def read_target(url: str) -> Target:
         raise BadData("a url must begin with http:// or https:// and name a host")
     if "@" in parts.netloc:
         raise BadData("a url must carry no user or password; they would be shown to whoever lists")
+    if _NUMERIC.fullmatch(parts.hostname) and not _is_dotted(parts.hostname):
+        raise BadData("a url's address must be four decimal numbers: 192.0.2.7")
     if parts.fragment:
         raise BadData("a url must have no fragment; it would not be sent")
     return Target(
@@ -84,6 +130,14 @@ def read_target(url: str) -> Target:
         port=parts.port or _PORTS[parts.scheme],
         path=(parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
     )
+
+
+def _is_dotted(host: str) -> bool:
+    try:
+        IPv4Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _split(url: str) -> SplitResult:
@@ -106,24 +160,12 @@ def read_networks(texts: Sequence[str]) -> tuple[Network, ...]:
 
 def is_public(address: Ip) -> bool:
     """Whether an address is everybody's: not this machine's, this network's, or nobody's."""
-    inner = _inner(address)
-    if inner is not None:
-        return is_public(inner)
-    odd = address.is_multicast or address.is_reserved or address.is_unspecified
-    if isinstance(address, IPv6Address):
-        odd = odd or address.is_site_local or any(address in network for network in _NAT64)
-    return address.is_global and not odd
-
-
-def _inner(address: Ip) -> IPv4Address | None:
-    """Find the IPv4 address that an IPv6 one leads to: a router may carry it there."""
-    if not isinstance(address, IPv6Address):
-        return None
-    if address in _NAT64[0]:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    if address.teredo is not None:
-        return address.teredo[1]
-    return address.ipv4_mapped or address.sixtofour
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in NOT_PUBLIC_V4)
+    if address in _MAPPED or address in _NAT64:
+        # It leads to the IPv4 address in its last bits.
+        return is_public(IPv4Address(int(address) & 0xFFFFFFFF))
+    return address in PUBLIC_V6 and not any(address in network for network in NOT_PUBLIC_V6)
 
 
 class Outside:
@@ -149,6 +191,9 @@ class Outside:
     def check(self, url: str) -> Target:
         """Refuse a url that names an internal address itself; names are judged when resolved."""
         target = read_target(url)
+        if target.host == "localhost" or target.host.endswith(".localhost"):
+            self._judge(target, [IPv4Address("127.0.0.1")])
+            return target
         try:
             address = ip_address(target.host)
         except ValueError:
@@ -169,7 +214,7 @@ class Outside:
         except TimeoutError as error:
             raise Undelivered(f"{target.host} did not answer within {self._timeout:g} s") from error
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
-            raise Undelivered(f"{target.host} could not be reached: {error}") from error
+            raise Undelivered(f"{target.host} could not be reached: {_reason(error)}") from error
 
     async def _address(self, target: Target) -> Ip:
         found = [_read_ip(text) for text in await self._resolve(target.host, target.port)]
@@ -182,9 +227,11 @@ class Outside:
         """Refuse all where one is internal: a name that has both is up to no good."""
         for address in addresses:
             if not is_public(address) and not any(address in network for network in self._allow):
+                # For the operator alone: what a name stands for inside is not for its user.
+                log.warning("blocked: %s resolves to %s, which is not public", target.host, address)
                 raise AddressBlocked(
-                    f"{target.host} leads to {address}, which is not public; whoever runs "
-                    "Holdfast may allow its network"
+                    f"{target.host} is not public, or resolves to an address that is not; the "
+                    "operator of the server can allow a network with --webhooks-allow"
                 )
 
     async def _exchange(self, target: Target, address: Ip, request: bytes) -> Reply:
@@ -204,6 +251,13 @@ class Outside:
         finally:
             # Not closed in order: a stranger could draw that out.
             writer.transport.abort()
+
+
+def _reason(error: Exception) -> str:
+    """Say why without the address that was called: an OSError names it."""
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return type(error).__name__ if isinstance(error, OSError | EOFError) else str(error)
 
 
 async def _resolve(host: str, port: int) -> list[str]:

@@ -89,8 +89,9 @@ class WebhookView(Struct, frozen=True, kw_only=True):
 class MadeWebhook(Struct, frozen=True, kw_only=True):
     """A new webhook, and the secret by which its messages can be told from forged ones."""
 
-    secret: str
-    """Shown this once."""
+    secret: str | None
+    """Shown once, when it is made; null where it existed before."""
+    created: bool
     about: WebhookView
 
 
@@ -233,12 +234,13 @@ class WebhookDesk:
             # Before the webhook is there: what ends from then on must lie behind the cursor.
             end = await self._store.tail_end()
             await self._store.move_cursor(FOLLOWER, before=None, to=end)
+        secret = PREFIX + b64encode(mint_key()).decode()
         kept = await self._store.add_webhook(
             NewWebhook(
                 id=wanted.id or mint_id().hex,
                 tenant=tenant,
                 url=wanted.url,
-                secret=PREFIX + b64encode(mint_key()).decode(),
+                secret=secret,
                 states=None if wanted.states is None else frozenset(wanted.states),
                 queue=wanted.queue,
                 task=wanted.task,
@@ -247,7 +249,10 @@ class WebhookDesk:
         )
         if not _is_same(kept, replace(wanted, tenant=tenant)) or kept.secret is None:
             raise KeyConflict(f"there was another webhook {kept.id!r} already")
-        return MadeWebhook(secret=kept.secret, about=WebhookView.of(kept))
+        created = kept.secret == secret
+        return MadeWebhook(
+            secret=secret if created else None, created=created, about=WebhookView.of(kept)
+        )
 
     async def page(self, *, before: str | None = None, limit: int = 100) -> WebhookList:
         """List webhooks, newest first."""

@@ -48,6 +48,7 @@ async def hook(store: Store, url: str, **wishes: Any) -> tuple[Webhook, str]:
     """Have a webhook, and its secret."""
     made = await WebhookDesk(store, actor="control:ann").add(WantedWebhook(url=url, **wishes))
     [found] = await store.look_up_webhooks(made.about.id, tenant=made.about.tenant)
+    assert made.secret is not None
     return found, made.secret
 
 

@@ -1,6 +1,8 @@
 """Opening a SQLite store: what stands in the way is named, and nothing is left open."""
 
 import asyncio
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from holdfast.errors import StoreBroken
 from holdfast.stores.sqlite import database, migrate
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.text import migrations
+from holdfast.testing.acts import submit_one
 
 
 def still_open(path: Path) -> bool:
@@ -108,3 +111,34 @@ async def test_whoever_opens_a_new_file_meanwhile_sees_no_half_schema(
     await store.open()
     await store.close()
     assert seen == [None] * len(whole)
+
+
+def modes_of_a_used_store(path: Path, umask: int) -> dict[str, int]:
+    """Open a store, submit one job, and tell the modes of its files."""
+
+    async def use() -> dict[str, int]:
+        store = SqliteStore(path)
+        await store.open()
+        await submit_one(store)
+        names = [name for name in os.listdir(path.parent) if name.startswith(path.name)]
+        modes = {name: stat.S_IMODE(os.stat(path.parent / name).st_mode) for name in names}
+        await store.close()
+        return modes
+
+    before = os.umask(umask)
+    try:
+        return asyncio.run(use())
+    finally:
+        os.umask(before)
+
+
+def test_a_new_database_is_for_its_owner_alone(sqlite_path: Path) -> None:
+    modes = modes_of_a_used_store(sqlite_path, 0o022)
+    assert len(modes) == 4
+    assert set(modes.values()) == {0o600}
+
+
+def test_a_database_that_a_group_shares_stays_shared(sqlite_path: Path) -> None:
+    sqlite_path.touch()
+    sqlite_path.chmod(0o660)
+    assert set(modes_of_a_used_store(sqlite_path, 0o077).values()) == {0o660}

@@ -130,6 +130,7 @@ def test_a_unit_runs_a_command_that_there_is_and_leaves_it_time_to_end(path: Pat
     assert service["KillMode"] == "mixed"
     assert int(service["TimeoutStopSec"]) >= GRACE_SECONDS
     assert service["Restart"] == "always"
+    assert service["UMask"] == "0077", "what it writes is for its user alone"
 
 
 def test_there_is_a_unit_for_each_role() -> None:

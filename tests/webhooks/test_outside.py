@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from ipaddress import ip_address
@@ -33,12 +34,94 @@ def test_what_is_not_everybodys_is_not_public(address: str) -> None:
     assert not is_public(ip_address(address))
 
 
+RANGES = {
+    "0.0.0.0/8": ("0.0.0.0", "0.255.255.255", "1.0.0.0"),
+    "10.0.0.0/8": ("10.0.0.0", "10.255.255.255", "11.0.0.0"),
+    "100.64.0.0/10": ("100.64.0.0", "100.127.255.255", "100.128.0.0"),
+    "127.0.0.0/8": ("127.0.0.0", "127.255.255.255", "128.0.0.0"),
+    "169.254.0.0/16": ("169.254.0.0", "169.254.255.255", "169.255.0.0"),
+    "172.16.0.0/12": ("172.16.0.0", "172.31.255.255", "172.32.0.0"),
+    "192.0.0.0/24": ("192.0.0.0", "192.0.0.255", "192.0.1.0"),
+    "dummy": ("192.0.0.8", "192.0.0.8", "192.0.1.8"),
+    "anycast in 192.0.0.0/24": ("192.0.0.9", "192.0.0.10", "192.0.1.9"),
+    "192.0.2.0/24": ("192.0.2.0", "192.0.2.255", "192.0.3.0"),
+    "192.88.99.0/24": ("192.88.99.0", "192.88.99.255", "192.88.100.0"),
+    "192.168.0.0/16": ("192.168.0.0", "192.168.255.255", "192.169.0.0"),
+    "198.18.0.0/15": ("198.18.0.0", "198.19.255.255", "198.20.0.0"),
+    "198.51.100.0/24": ("198.51.100.0", "198.51.100.255", "198.51.101.0"),
+    "203.0.113.0/24": ("203.0.113.0", "203.0.113.255", "203.0.114.0"),
+    "224.0.0.0/4": ("224.0.0.0", "239.255.255.255", "223.255.255.255"),
+    "240.0.0.0/4": ("240.0.0.0", "255.255.255.255", "223.255.255.254"),
+    "below 2000::/3": ("::", "1fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "2000::"),
+    "above 2000::/3": ("4000::", "ffff::", "3ffe:ffff::"),
+    "100::/64": ("100::", "100::ffff:ffff:ffff:ffff", "2400::"),
+    "2001::/23": ("2001::", "2001:1ff:ffff::ffff", "2001:200::"),
+    "2001:db8::/32": ("2001:db8::", "2001:db8:ffff::ffff", "2001:db9::"),
+    "2002::/16": ("2002::", "2002:ffff::ffff", "2003::"),
+    "2002::/16 around a public address": ("2002:101:101::", "2002:101:101::1", "2003::1"),
+    "3fff::/20": ("3fff::", "3fff:fff:ffff::ffff", "3fff:1000::"),
+    "5f00::/16": ("5f00::", "5f00:ffff::ffff", "2a00::"),
+    "64:ff9b::/96 around 10.0.0.0/8": ("64:ff9b::a00:0", "64:ff9b::aff:ffff", "64:ff9b::b00:0"),
+    "64:ff9b:1::/48": ("64:ff9b:1::", "64:ff9b:1:ffff::101:101", "64:ff9b::101:101"),
+    "::ffff:0:0/96 around 10.0.0.0/8": ("::ffff:a00:0", "::ffff:aff:ffff", "::ffff:b00:0"),
+    "fc00::/7": ("fc00::", "fdff:ffff::ffff", "2600::"),
+    "fe80::/10": ("fe80::", "febf:ffff::ffff", "2600::1"),
+    "fec0::/10": ("fec0::", "feff:ffff::ffff", "2600::2"),
+    "ff00::/8": ("ff00::", "ffff:ffff::ffff", "2600::3"),
+}
+"""Of each range the first and the last address, and one beside it that is public."""
+
+
+@pytest.mark.parametrize(("first", "last", "beside"), RANGES.values(), ids=RANGES)
+def test_each_special_range_is_not_public_from_end_to_end(
+    first: str, last: str, beside: str
+) -> None:
+    assert not is_public(ip_address(first))
+    assert not is_public(ip_address(last))
+    assert is_public(ip_address(beside))
+
+
 @pytest.mark.parametrize(
     "address",
     [PUBLIC, "1.1.1.1", "2606:4700:4700::1111", "64:ff9b::101:101", "::ffff:1.1.1.1"],
 )
 def test_what_is_everybodys_is_public(address: str) -> None:
     assert is_public(ip_address(address))
+
+
+@pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f000001", "0177.0.0.1", "127.0.0.1."])
+def test_an_address_in_an_old_notation_is_refused(host: str) -> None:
+    with pytest.raises(BadData, match="four decimal numbers"):
+        read_target(f"http://{host}/")
+
+
+@pytest.mark.parametrize("host", ["localhost", "a.localhost"])
+def test_a_name_of_this_machine_is_refused_at_once(host: str) -> None:
+    with pytest.raises(AddressBlocked):
+        Outside().check(f"http://{host}/")
+    assert Outside(allow=HERE).check(f"http://{host}/").host == host
+
+
+async def test_what_a_name_resolves_to_is_for_the_operator_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    outside = Outside(resolve=Names(["10.9.8.7"]))
+    with pytest.raises(AddressBlocked) as blocked:
+        await outside.post("http://inside.example/", {}, b"")
+    assert "10.9.8.7" not in str(blocked.value)
+    assert "inside.example" in str(blocked.value)
+    assert "10.9.8.7" in caplog.text
+
+
+async def test_a_refused_connection_does_not_name_the_address() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        outside = Outside(allow=HERE, resolve=Names(["127.0.0.1"]))
+        with pytest.raises(Undelivered) as failed:
+            await outside.post(f"http://inside.example:{port}/", {}, b"")
+    assert "127.0.0.1" not in str(failed.value)
+    assert "Connection refused" in str(failed.value)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +202,7 @@ async def test_a_name_that_leads_inside_is_refused_and_nothing_is_sent(
     connections: Connections, address: str
 ) -> None:
     outside = Outside(resolve=Names([address]))
-    with pytest.raises(AddressBlocked, match="leads to"):
+    with pytest.raises(AddressBlocked, match="resolves to"):
         await outside.post("https://hooks.example/", {}, b"{}")
     assert connections.made == []
 
@@ -152,8 +235,7 @@ async def test_a_name_that_changes_its_mind_is_asked_once_and_what_was_judged_is
 async def test_other_spellings_of_an_internal_address_are_refused(
     connections: Connections, host: str
 ) -> None:
-    """The system's own resolver reads them, and what it read is judged."""
-    with pytest.raises(AddressBlocked):
+    with pytest.raises((AddressBlocked, BadData)):
         await Outside().post(f"http://{host}/", {}, b"{}")
     assert connections.made == []
 

@@ -52,7 +52,7 @@ def add_webhook(
         print_json({"secret": made.secret, "webhook": _data(made.about)})
     else:
         say(out, f"webhook {made.about.id} is told of {plain(_what(made.about))}")
-        say(out, f"its messages are signed with {made.secret}")
+        say(out, _signed_with(made))
 
 
 @webhook_app.command("ls")
@@ -101,6 +101,12 @@ def remove_webhook(
         print_json(_data(hook))
     else:
         say(out, f"webhook {hook.id} is removed")
+
+
+def _signed_with(made: MadeWebhook) -> str:
+    if made.secret is None:
+        return "it existed before; its secret was shown when it was made"
+    return f"its messages are signed with {made.secret}"
 
 
 def _states(names: list[str] | None) -> list[State] | None:

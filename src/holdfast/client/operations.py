@@ -411,7 +411,13 @@ class RemoteOperations:
         """Make a webhook: from now on it is told of the ends of jobs."""
         # Named here: asked again because an answer was lost, it makes no second one.
         named = replace(wanted, id=wanted.id or mint_id().hex)
-        return (await self._ask("POST", "/v1/webhooks", body=named)).read(MadeWebhook)
+        made = (await self._ask("POST", "/v1/webhooks", body=named)).read(MadeWebhook)
+        if made.created or wanted.id is not None:
+            return made
+        # The answer that was lost had the secret, which is shown once: make another.
+        await self.remove_webhook(made.about.id)
+        again = replace(wanted, id=mint_id().hex)
+        return (await self._ask("POST", "/v1/webhooks", body=again)).read(MadeWebhook)
 
     async def webhooks(self, *, before: str | None = None, limit: int = 100) -> WebhookList:
         """List webhooks, newest first."""

@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
 async def create_token(ask: Annotated[Ask, asking(Scope.TOKENS)]) -> Response:
     """Make a token. Its secret is in this answer alone; if that is lost, revoke it by its id."""
     wanted = await ask.body(WantedToken)
-    return answer(await _desk(ask).create(wanted), 201, **{"cache-control": "no-store"})
+    return answer(await _desk(ask).create(wanted), 201)
 
 
 @router.get("", **documented(reads=(), _200=TokenList))

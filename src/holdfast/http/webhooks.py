@@ -24,11 +24,17 @@ PLACE = r"^[0-9a-zA-Z]{1,40}([.][0-9a-zA-Z_-]{1,1100})?$"
 """An id, and whose it is."""
 
 
-@router.post("", status_code=201, **documented(takes=WantedWebhook, _201=MadeWebhook))
+@router.post(
+    "", status_code=201, **documented(takes=WantedWebhook, _200=MadeWebhook, _201=MadeWebhook)
+)
 async def add_webhook(ask: Annotated[Ask, asking(Scope.WEBHOOKS)]) -> Response:
-    """Make a webhook: from now on it is told of the ends of jobs. Its secret is in this answer."""
+    """Make a webhook: from now on it is told of the ends of jobs. Its secret is in this answer.
+
+    200, `created: false` and no secret if it existed before: to have another, remove it first.
+    """
     wanted = await ask.body(WantedWebhook)
-    return answer(await _desk(ask).add(wanted), 201, **{"cache-control": "no-store"})
+    made = await _desk(ask).add(wanted)
+    return answer(made, 201 if made.created else 200)
 
 
 @router.get("", **documented(_200=WebhookList))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import uniform  # noqa: TID251  how long to sleep between two tries decides nothing
 from typing import TypeVar
@@ -80,6 +81,8 @@ def connect(place: Place, *, writes: bool = True) -> apsw.Connection:
 def _connect(place: Place, writes: bool) -> apsw.Connection:
     name = ":memory:" if place.in_memory else place.path
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if writes else 0)
+    if writes and not place.in_memory and place.vfs is None:
+        create_private(place.path)
     patience = Patience(place.deadline_seconds)
     connection = patience.spend(
         lambda: apsw.Connection(name, flags=flags, vfs=place.vfs, statementcachesize=400)
@@ -90,6 +93,16 @@ def _connect(place: Place, writes: bool) -> apsw.Connection:
         connection.close()
         raise
     return connection
+
+
+def create_private(path: str) -> None:
+    """Make a file that only its owner may read; one that exists is left as it is.
+
+    SQLite gives the files beside a database the database's own mode.
+    """
+    with suppress(OSError):
+        # What stands in the way is for whoever opens it to say.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def reason(path: str, error: Exception) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable
 
@@ -21,6 +22,19 @@ LONGEST_WAIT_SECONDS = 10.0
 """Maximum wait in a line that moves; then the process asks SQLite without having its turn."""
 PROBE_SECONDS = 0.25
 """How long a line may stand still before a waiting process tries whether SQLite's lock is free."""
+
+
+def _open_beside(path: str, name: str) -> int:
+    """Open a file for the same users as the database; make it if it is not there."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    try:
+        made = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return os.open(name, flags)
+    with contextlib.suppress(OSError):
+        # Not by the mode of `open`, from which the umask takes away.
+        os.fchmod(made, stat.S_IMODE(os.stat(path).st_mode) & 0o666)
+    return made
 
 
 class Turnstile:
@@ -34,7 +48,7 @@ class Turnstile:
         """Make or find the file; it stays, because another process may be waiting on it."""
         name = path + "-turn"
         try:
-            self._file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._file = _open_beside(path, name)
         except OSError as error:
             raise StoreBroken(f"cannot open the file {reason(name, error)}") from error
         self._stuck: bytes | None = None

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from typing_extensions import Unpack
 
-from holdfast.asking import Asker, Rehearsal, all_accepted
+from holdfast.asking import Asker, PublishedTerms, Rehearsal, all_accepted
 from holdfast.bridge import Bridge
 from holdfast.context import Context
 from holdfast.enlisting import Enlisting
@@ -160,7 +160,8 @@ class Holdfast(Enlisting):
             None if call.parent is None else await self.parent_id(call.parent) for call in calls
         ]
         with submit_span(calls[0].task.name, calls[0].task.queue) as active:
-            jobs = self.asker.decide_all(calls, parents, self.asker.trace(active))
+            terms = await self.published(calls) if self.asker.named_in(calls) else None
+            jobs = self.asker.decide_all(calls, parents, self.asker.trace(active), terms)
             outcomes = await session.together.submit(jobs)
         answers = [
             self._answer(call, job, outcome)
@@ -170,6 +171,12 @@ class Holdfast(Enlisting):
         if self.rehearsal is not None:
             await self.rehearsal.submitted(handles)
         return handles
+
+    async def published(self, calls: Sequence[Call]) -> PublishedTerms:
+        """Read the terms of tasks that calls know by name alone."""
+        terms = (await self._session()).terms
+        await terms.learn(self.asker.named_in(calls))
+        return terms.get
 
     def _answer(self, call: Call, job: NewJob, outcome: SubmitOutcome) -> Any:
         if isinstance(outcome, SubmitRefused):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -16,10 +16,16 @@ from holdfast.jobs import JobHandle
 from holdfast.lifecycle.job import Actor, JobId, NewJob
 from holdfast.lifecycle.states import Link
 from holdfast.lifecycle.submit import Submission, submit, submit_alike
+from holdfast.lifecycle.terms import TaskTerms, by_name
+from holdfast.options import stated_terms
 from holdfast.tasks import Call, numbered
 from holdfast.telemetry.tracing import trace_id_of
 
 log = logging.getLogger(__name__)
+
+
+PublishedTerms: TypeAlias = Callable[[str, str], TaskTerms | None]
+"""Returns the terms of a task by tenant and name, as far as they are known."""
 
 
 class Rehearsal(Protocol):
@@ -39,7 +45,13 @@ class Asker(Struct, frozen=True, kw_only=True):
     tenant: str
     propagate: Callable[[], str | None] | None = None
 
-    def decide(self, call: Call, parent_id: JobId | None, traceparent: str | None) -> NewJob:
+    def decide(
+        self,
+        call: Call,
+        parent_id: JobId | None,
+        traceparent: str | None,
+        terms: PublishedTerms | None = None,
+    ) -> NewJob:
         """Decide one call; bad data raises before anything is written."""
         task = call.task
         wanted: dict[str, Any] = {
@@ -53,16 +65,37 @@ class Asker(Struct, frozen=True, kw_only=True):
         if parent_id is not None:
             wanted |= {"parent_id": parent_id, "link_kind": Link.CHILD}
         _inherit(wanted, traceparent)
-        return submit(
-            Submission(id=mint_id(), task=task.name, body=call.body, **wanted), self.actor
-        )
+        submission = Submission(id=mint_id(), task=task.name, body=call.body, **wanted)
+        if task.elsewhere:
+            submission = by_name(
+                submission,
+                None if terms is None else terms(submission.tenant, task.name),
+                given=call.fields,
+                stated=stated_terms(call.said),
+            )
+        return submit(submission, self.actor)
+
+    def named_in(self, calls: Sequence[Call]) -> set[tuple[str, str]]:
+        """Return tenant and name of the tasks that calls know by name alone."""
+        return {
+            (call.fields.get("tenant", self.tenant), call.task.name)
+            for call in calls
+            if call.task.elsewhere
+        }
 
     def decide_all(
-        self, calls: Sequence[Call], parents: Sequence[JobId | None], traceparent: str | None
+        self,
+        calls: Sequence[Call],
+        parents: Sequence[JobId | None],
+        traceparent: str | None,
+        terms: PublishedTerms | None = None,
     ) -> list[NewJob]:
-        """Decide calls; of many, the bad one is named."""
+        """Decide calls; of many, the bad one is named.
+
+        `terms` returns what is known of the terms of a task that is registered elsewhere.
+        """
         jobs: list[NewJob] = []
-        series = _Series(self, traceparent)
+        series = _Series(self, traceparent, terms)
         for call, parent_id in zip(calls, parents, strict=True):
             try:
                 jobs.append(series.decide(call, parent_id))
@@ -92,19 +125,21 @@ class Asker(Struct, frozen=True, kw_only=True):
 class _Series:
     """Decides calls that are submitted together: of many alike, only the first in full."""
 
-    def __init__(self, asker: Asker, traceparent: str | None) -> None:
+    def __init__(self, asker: Asker, traceparent: str | None, terms: PublishedTerms | None) -> None:
         self._asker = asker
         self._traceparent = traceparent
+        self._terms = terms
         self._firsts: dict[Any, NewJob] = {}
 
     def decide(self, call: Call, parent_id: JobId | None) -> NewJob:
         if call.fields or parent_id is not None:
-            return self._asker.decide(call, parent_id, self._traceparent)
+            return self._asker.decide(call, parent_id, self._traceparent, self._terms)
         # Without terms of their own, calls of one task differ in nothing but their arguments.
         first = self._firsts.get(call.task)
         if first is not None:
             return submit_alike(first, mint_id(), call.body)
-        first = self._firsts[call.task] = self._asker.decide(call, None, self._traceparent)
+        first = self._asker.decide(call, None, self._traceparent, self._terms)
+        self._firsts[call.task] = first
         return first
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from holdfast.asking import Asker, all_accepted
+from holdfast.asking import Asker, PublishedTerms, all_accepted
 from holdfast.bridge import in_a_loop
 from holdfast.errors import (
     BadConnection,
@@ -82,6 +82,10 @@ class Enlisting(Home):
     async def parent_id(self, parent: Any) -> JobId | None:
         """Tell the internal id of what was given as a parent."""
 
+    @abstractmethod
+    async def published(self, calls: Sequence[Call]) -> PublishedTerms:
+        """Read the terms of tasks that calls know by name alone."""
+
     def transaction(self) -> Transaction:
         """Begin a transaction on the store's own connection (SQLite): your rows and jobs in one."""
         return Transaction(self)
@@ -93,8 +97,10 @@ class Enlisting(Home):
         if not calls:
             return []
         parents = [await self.parent_id(call.parent) for call in calls]
+        # What is not known here, the worker that claims the job fills in.
+        terms = await self.published(calls) if self.asker.named_in(calls) else None
         with submit_span(calls[0].task.name, calls[0].task.queue) as active:
-            jobs = self._decided_in(connection, calls, parents, active)
+            jobs = self._decided_in(connection, calls, parents, active, terms)
             if self._names_new(jobs):
                 await self._write_ahead(jobs)
             return self._counted(
@@ -134,10 +140,11 @@ class Enlisting(Home):
         calls: Sequence[Call],
         parents: Sequence[JobId | None],
         active: str | None,
+        terms: PublishedTerms | None = None,
     ) -> list[NewJob]:
         if isinstance(connection, Transaction) and connection.home is not self:
             raise BadConnection("this transaction is another app's")
-        return self.asker.decide_all(calls, parents, self.asker.trace(active))
+        return self.asker.decide_all(calls, parents, self.asker.trace(active), terms)
 
     def _names_new(self, jobs: Sequence[NewJob]) -> bool:
         named = {key for job in jobs for key in dictionary_keys(job)} - self.written_ahead

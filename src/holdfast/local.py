@@ -46,8 +46,16 @@ from holdfast.lifecycle.reserved import check_not_reserved
 from holdfast.lifecycle.states import KeyKind, Link, Role, State
 from holdfast.lifecycle.submit import Submission
 from holdfast.lifecycle.submit import submit as decide_submit
+from holdfast.lifecycle.terms import by_name
 from holdfast.operations import BULK, Answer, Depth, Ending, Growth, Roll, Wanted, Which
-from holdfast.options import Backoff, check_fields, due_time, job_fields, read_instant
+from holdfast.options import (
+    Backoff,
+    check_fields,
+    due_time,
+    job_fields,
+    read_instant,
+    stated_terms,
+)
 from holdfast.ports import LogLine, Page, Query, QueueStatus, SubmitRefused, WorkerStatus
 from holdfast.services.session import Session
 from holdfast.spans import Span, span_seconds
@@ -97,6 +105,11 @@ class LocalOperations:
         """Submit jobs together; each is answered for itself, in order."""
         answers: dict[int, Answer] = {}
         decided: dict[int, NewJob] = {}
+        await self._session.terms.learn(
+            (self._tenant or one.tenant or DEFAULT_TENANT, one.task)
+            for one in wanted
+            if one.task not in self._tasks
+        )
         for number, one in enumerate(wanted):
             try:
                 decided[number] = await self._decide(one)
@@ -131,6 +144,13 @@ class LocalOperations:
         fields["tenant"] = self._tenant_of(wanted.tenant)
         body = _arguments(wanted, task)
         submission = Submission(id=mint_id(), task=wanted.task, body=body, **fields)
+        if task is None:
+            submission = by_name(
+                submission,
+                self._session.terms.get(submission.tenant, wanted.task),
+                given=fields,
+                stated=stated_terms(_options(wanted)) if wanted.policy is None else None,
+            )
         return decide_submit(submission, self._gateway)
 
     def _tenant_of(self, said: str | None) -> str:

@@ -16,6 +16,7 @@ from holdfast.errors import BadData, BadTask, about
 from holdfast.lifecycle.payload import check_labels, check_text, check_time
 from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_faults, told_faults
 from holdfast.lifecycle.states import Priority, State
+from holdfast.lifecycle.terms import POLICY_FIELDS
 from holdfast.lifecycle.times import HORIZON, LONGEST_SPAN, After, Time
 from holdfast.spans import Span, span_micros, span_seconds
 
@@ -148,6 +149,11 @@ def read_states(given: State | str | Sequence[State | str]) -> tuple[State, ...]
             f"state must be one of {', '.join(s for s in State if s.code)}, not {given!r}"
         )
     return states
+
+
+def stated_terms(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the fields of a policy that options give."""
+    return tuple(name for name in POLICY_FIELDS if _WORDS.get(name, name) in options)
 
 
 def check_fields(fields: Mapping[str, Any]) -> None:

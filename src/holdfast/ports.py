@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from holdfast.lifecycle.job import Change, Created, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.states import EventType, KeyKind, Letter, State
+from holdfast.lifecycle.terms import TaskTerms
 from holdfast.lifecycle.times import SECOND
 
 WORKER_SILENCE = 30 * SECOND
@@ -614,6 +615,16 @@ class Store(Jobs, Protocol):
 
         One that ended or was forgotten begins anew. Workers not seen for a week are forgotten.
         """
+
+    async def publish_terms(self, terms: Sequence[TaskTerms], *, tenant: str | None = None) -> None:
+        """Keep the terms of tasks for those who submit by name; the last publisher's hold.
+
+        Of one tenant, or for all of them. Nothing that decides depends on it, and per tenant only
+        the 10,000 tasks published last are kept.
+        """
+
+    async def task_terms(self, tenant: str, tasks: Sequence[str]) -> list[TaskTerms | None]:
+        """Read the terms of tasks: the tenant's own, else those for all; None if there are none."""
 
     async def seen(self, name: str) -> None:
         """Note that a worker still lives; of one that ended, or is unknown, nothing changes."""

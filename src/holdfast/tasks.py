@@ -17,6 +17,7 @@ from holdfast.jobs import JobHandle
 from holdfast.lifecycle.payload import Body
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Priority
+from holdfast.lifecycle.terms import TaskTerms
 from holdfast.options import JobOptions, TaskOptions, Terms, check_fields, job_fields, task_terms
 from holdfast.pending import PendingHandle
 from holdfast.undoing import Undoing
@@ -121,6 +122,17 @@ class Task(Generic[P, R]):
     def elsewhere(self) -> bool:
         """Whether its function is registered somewhere else, and its terms with it."""
         return isinstance(self._shape, Unknown)
+
+    @property
+    def published(self) -> TaskTerms:
+        """The terms that workers publish for those who submit it by name."""
+        return TaskTerms(
+            task=self.name,
+            policy=self.policy,
+            queue=self.queue,
+            priority=self.priority,
+            needs=self.needs,
+        )
 
     @property
     def start_folds(self) -> bool:

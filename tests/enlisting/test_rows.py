@@ -36,6 +36,7 @@ TABLES = {
     "queues": "SELECT * FROM queues",
     "queue_events": "SELECT * FROM queue_events",
     "workers": "SELECT * FROM workers",
+    "task_terms": "SELECT * FROM task_terms",
     "logs": "SELECT * FROM logs",
     "tokens": "SELECT * FROM tokens",
     "webhooks": "SELECT * FROM webhooks",

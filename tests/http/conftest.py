@@ -27,18 +27,25 @@ async def resize(image: str, width: int = 100) -> str:
 
 
 class Names:
-    """Whoever says `role@tenant` is let in as that; for tests of everything behind the door."""
+    """Whoever says `role@tenant#queue` is let in as that; for tests of what is behind the door."""
 
     async def caller(self, headers: Headers) -> Caller:
         """Read the name."""
         authorization = headers.get("authorization")
         if authorization is None:
             return Caller(name="root", token="root", role=TokenRole.ADMIN, tenant=None)
-        role, _, tenant = authorization.removeprefix("Bearer ").partition("@")
+        who, _, queue = authorization.removeprefix("Bearer ").partition("#")
+        role, _, tenant = who.partition("@")
         if role not in list(TokenRole):
             raise Unauthorized("no such token")
         name = f"{role}-of-{tenant}"
-        return Caller(name=name, token=name, role=TokenRole(role), tenant=tenant or None)
+        return Caller(
+            name=name,
+            token=name,
+            role=TokenRole(role),
+            tenant=tenant or None,
+            queues=frozenset({queue}) if queue else None,
+        )
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.retry import REASONS, STAGES
 from holdfast.lifecycle.states import LIVE, TERMINAL, Cancel, Operation, Role, State
 from holdfast.lifecycle.submit import Submission, submit
+from holdfast.lifecycle.terms import settled_policy
 from holdfast.lifecycle.times import SECOND, After, resolve
 from holdfast.lifecycle.transitions import ROLES, TABLE
 
@@ -340,6 +341,11 @@ def _cancel(pick: Pick, history: History) -> dict[str, Any]:
     }
 
 
+def _correct_terms(pick: Pick, history: History) -> dict[str, Any]:
+    task = pick((Policy(timeout=40 * SECOND), Policy(idempotent=False, max_attempts=2)))
+    return {"policy": settled_policy(history.job.policy, task)}
+
+
 def _step(pick: Pick, history: History) -> dict[str, Any]:
     how = pick(("started", "failed", "done"))
     return {
@@ -362,6 +368,7 @@ _ARGUMENTS: dict[Operation, _Arguments] = {
     _O.HOLD: lambda pick, history: {"hold": pick(HOLDS)},
     _O.UNHOLD: lambda pick, history: {"hold": pick((*HOLDS, "upload"))},
     _O.RESCHEDULE: lambda pick, history: {"run_at": pick((After(0), After(20 * SECOND)))},
+    _O.CORRECT_TERMS: _correct_terms,
     _O.START: lambda pick, history: {"ago": pick((0, 0, 5, 2 * SECOND))},
     _O.HEARTBEAT: lambda pick, history: {"by_handler": pick(YES_NO)},
     _O.STEP: _step,

@@ -48,6 +48,7 @@ hold           | pending due    | same          | scheduler control    | job_hel
 unhold         | pending due    | same          | scheduler control    | job_unheld
 reschedule     | pending due    | same          | scheduler control    | job_rescheduled
 claim          | due            | claimed       | worker bus           | job_claimed
+correct_terms  | claimed        | same          | owner                | job_terms_corrected
 start          | claimed        | running       | owner                | job_started
 heartbeat      | owned          | same          | owner                | job_lease_renewed
 adopt          | owned          | running       | host                 | job_adopted
@@ -174,6 +175,7 @@ _ARGUMENTS: dict[Operation, Callable[[Life], dict[str, Any]]] = {
     Operation.HOLD: lambda life: {"hold": "limit"},
     Operation.UNHOLD: lambda life: {"hold": "upload"},
     Operation.RESCHEDULE: lambda life: {"run_at": life.now},
+    Operation.CORRECT_TERMS: lambda life: {"policy": replace(TERMS, timeout=1)},
     Operation.STEP: lambda life: {"name": "charge"},
     Operation.PROGRESS: lambda life: {"body": b"0.5"},
     Operation.WAIT: lambda life: {"signal": "go"},

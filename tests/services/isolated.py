@@ -168,3 +168,9 @@ def renamed(ctx: Context, file: str, gate: str) -> str:
         Path(gate).touch()
     ctx.sync.wait_for("go")
     return done
+
+
+@app.task(isolate="process", idempotent=False)
+def pays_once(ctx: Context) -> int:
+    """Tell how often it may be tried."""
+    return ctx.job.max_attempts

@@ -145,7 +145,7 @@ DIFFERENT_BLOCKS = {
         "claim_range", "claim_whose", "claim_due", "claim_firsts", "claim_ids", "fitting",
     },
     "postgres leaves out of a commit what no change of the batch needs": {
-        "commit_rest", "commit_beats", "commit_marks", "submit_marks",
+        "commit_rest", "commit_beats", "commit_marks", "commit_terms", "submit_marks",
     },
     "sqlite has one writer, which needs no lock to read what it is about to change": {"lock_job"},
     "sqlite has no locks to spare, so it merges ranges as they are": {

@@ -30,6 +30,7 @@ MOVE = "an illegal move"
 BIRTH = "a job that was not submitted"
 FINAL = "a change of an outcome"
 FIXING = "a change of what a submit fixes"
+TERMS = "a change of terms"
 KEPT = "the removal of a job that is not cleaned"
 
 
@@ -122,6 +123,7 @@ CARRIED = (
     "late_results",
     "retention",
     "version",
+    "policy",
 )
 """What a row keeps when it moves: all else is taken from a job that has arrived there."""
 
@@ -258,7 +260,7 @@ async def test_what_is_final_never_changes(raw: Raw, jobs: list[Job]) -> None:
     for job, column in product((job for job in jobs if job.terminal), frozen):
         row = row_of(job)
         changes = {"rev": job.rev + 1, column: other_value(column, row)}
-        rules = (MOVE, FINAL, *(rule.name for rule in RULES))
+        rules = (MOVE, FINAL, TERMS, *(rule.name for rule in RULES))
         cases.append(updated(f"{column} of a {job.state} job", job, changes, *rules))
     assert await raw.complaints(cases) == []
 
@@ -287,6 +289,17 @@ async def test_what_a_submit_fixes_is_fixed(raw: Raw, jobs: list[Job]) -> None:
         row = row_of(job)
         changes = {"rev": job.rev + 1, column: other_value(column, row)}
         cases.append(updated(f"{column} of a {job.state} job", job, changes, FIXING, MOVE))
+    assert await raw.complaints(cases) == []
+
+
+async def test_terms_change_only_while_a_job_is_claimed(raw: Raw, jobs: list[Job]) -> None:
+    cases = []
+    for job in jobs:
+        if not job.terminal:
+            changes = {"rev": job.rev + 1, "policy": other_value("policy", row_of(job))}
+            rules = () if job.state is State.CLAIMED else (TERMS, MOVE)
+            cases.append(updated(f"policy of a {job.state} job", job, changes, *rules))
+    assert any(not case.rules for case in cases)
     assert await raw.complaints(cases) == []
 
 

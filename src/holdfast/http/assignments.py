@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Literal
 from uuid import UUID
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from holdfast.context import TRACEPARENT, Token
 from holdfast.durable.failures import Failure
 from holdfast.durable.messages import Entry
 from holdfast.durable.records import recorded_entries
 from holdfast.durable.replay import SLEEP
-from holdfast.errors import PermanentError
+from holdfast.errors import LeaseConflictError, NoSuchJob, PermanentError, Refused
 from holdfast.flow.finish import after_error
 from holdfast.flow.perform import perform
 from holdfast.http.words import Trouble
+from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Actor, Created, JobId
 from holdfast.lifecycle.linked import first_job
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.lifecycle.states import Priority, Role
+from holdfast.lifecycle.terms import TaskTerms, corrected_policy, correction_reason
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import Claimed, Store
 from holdfast.services.retelling import retold
 from holdfast.views import Instant, instant
+
+log = logging.getLogger(__name__)
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
@@ -86,9 +92,20 @@ class Recorded(Struct, frozen=True, kw_only=True):
     """How often it was begun, if it is not known to have ended: it may have had its effect."""
 
 
-async def assign(store: Store, claimed: Claimed) -> Assignment | None:
-    """Tell a worker what it claimed; None where that cannot be told, and was ended instead."""
+async def assign(
+    store: Store, claimed: Claimed, terms: TaskTerms | None = None
+) -> Assignment | None:
+    """Tell a worker what it claimed; None where that cannot be told, and was ended instead.
+
+    `terms` are those that were published of the job's task: weaker ones are corrected first.
+    """
     undoes = is_compensation(claimed.job)
+    if terms is not None:
+        try:
+            claimed = await _corrected(store, claimed, terms)
+        except (Refused, LeaseConflictError, NoSuchJob) as error:
+            log.warning("job %s is not given out: %s", claimed.job.public_id, error)
+            return None
     if undoes:
         try:
             claimed = await retold(store, claimed)
@@ -123,6 +140,19 @@ async def assign(store: Store, claimed: Claimed) -> Assignment | None:
         labels=made.labels,
         env={name: value for name, value in made.env.items() if name != TRACEPARENT},
     )
+
+
+async def _corrected(store: Store, claimed: Claimed, terms: TaskTerms) -> Claimed:
+    job = claimed.job
+    policy = corrected_policy(job, claimed.created, terms.policy)
+    if policy is None:
+        return claimed
+    command = c.CorrectTerms(
+        actor=Actor(Role.OWNER, job.owner or "", job.attempt),
+        policy=policy,
+        reason=correction_reason(job.policy, policy),
+    )
+    return replace(claimed, job=await perform(store, job.id, command))
 
 
 async def _end(store: Store, claimed: Claimed, error: PermanentError) -> None:

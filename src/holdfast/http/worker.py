@@ -24,13 +24,16 @@ from holdfast.http.bodies import answer, unfit
 from holdfast.http.documents import documented
 from holdfast.http.problems import problem_of
 from holdfast.http.scopes import Scope
-from holdfast.http.words import AnyWord
+from holdfast.http.words import LONGEST_SECONDS, AnyWord
 from holdfast.identity import mint_request
 from holdfast.lifecycle.decide import is_owner
 from holdfast.lifecycle.job import Actor, Job, JobId
 from holdfast.lifecycle.payload import check_text
+from holdfast.lifecycle.policy import ATTEMPTS_LIMIT, DEFAULT_POLICY, Policy
 from holdfast.lifecycle.reserved import check_not_reserved, is_reserved
 from holdfast.lifecycle.states import Cancel, Role, State
+from holdfast.lifecycle.terms import TaskTerms
+from holdfast.lifecycle.times import seconds
 from holdfast.messages import Problem
 from holdfast.ports import LOG_TEXT, Announcement, ClaimRequest, LogEntry
 from holdfast.services.hearing import Heard, Report, hear
@@ -52,12 +55,39 @@ Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Names = Annotated[tuple[Name, ...], Meta(max_length=NAMES_LIMIT)]
 
 
+class DeclaredTerms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The terms of a task: no job of it runs under weaker ones, whoever submitted it."""
+
+    idempotent: bool = True
+    """False: it must not run again once it has started."""
+    retries: Annotated[int, Meta(ge=0, lt=ATTEMPTS_LIMIT)] | None = None
+    """None: 3, or none at all if it is not idempotent."""
+    timeout_seconds: Annotated[float, Meta(gt=0, le=LONGEST_SECONDS)] | None = None
+    queue: Name = "default"
+
+    def of(self, task: str) -> TaskTerms:
+        """Give them as they are published."""
+        retries = self.retries
+        if retries is None:
+            retries = DEFAULT_POLICY.max_attempts - 1 if self.idempotent else 0
+        timeout = self.timeout_seconds
+        policy = Policy(
+            idempotent=self.idempotent,
+            max_attempts=retries + 1,
+            timeout=None if timeout is None else max(1, seconds(timeout)),
+        )
+        return TaskTerms(task=task, policy=policy, queue=self.queue)
+
+
 class Hiring(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a worker says of itself, for those who ask who serves what."""
 
     queues: Names | None = None
     """None: those that its token is for, else `default`."""
     tasks: Names = ()
+    terms: Annotated[dict[Name, DeclaredTerms], Meta(max_length=NAMES_LIMIT)] = {}
+    """The terms of its tasks, for those who submit them by name. They hold in all queues, so this
+    takes a token that is for all of them."""
     capabilities: Names = ()
     concurrency: Annotated[int, Meta(ge=1, le=100_000)] = 1
     host: Annotated[str, Meta(max_length=255)] = ""
@@ -180,7 +210,15 @@ async def open_session(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     said = await ask.body(Hiring)
     queues = _queues(ask, said.queues)
     name = f"{ask.caller.token}.{mint_request()}"
-    await ask.house.session.store.announce(
+    store = ask.house.session.store
+    if said.terms:
+        if ask.caller.queues is not None:
+            text = "terms of tasks hold in all queues; publish them with a token for all queues"
+            raise Forbidden(text)
+        with about("terms"):
+            terms = [one.of(task) for task, one in said.terms.items()]
+            await store.publish_terms(terms, tenant=ask.tenant)
+    await store.announce(
         Announcement(
             name=name,
             queues=queues,
@@ -219,10 +257,16 @@ async def claim_jobs(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
         tenant=ask.tenant,
         capabilities=frozenset(wanted.capabilities),
     )
-    await house.attendance.note(request.owner)
+    if await house.attendance.note(request.owner):
+        # It may have published terms since they were last read here.
+        house.terms.forget()
     watched = partial(ask.house.ending.watched, ask.request.receive)
     claimed = await house.waiting_room.claim(request, wanted.wait_seconds, watched)
-    jobs = [await assign(house.store, one) for one in claimed]
+    await house.terms.learn((one.job.tenant, one.job.task) for one in claimed)
+    jobs = [
+        await assign(house.store, one, house.terms.get(one.job.tenant, one.job.task))
+        for one in claimed
+    ]
     return answer(Assignments(jobs=[job for job in jobs if job is not None]))
 
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from holdfast.lifecycle.job import Actor, JobId, NewJob
+from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Cancel as CancelMode
 from holdfast.lifecycle.states import EventType, Operation
 from holdfast.lifecycle.times import NOW, Time
@@ -65,6 +66,13 @@ class Claim(Command, frozen=True, kw_only=True):
 
     operation = Operation.CLAIM
     epoch: int = 1
+
+
+class CorrectTerms(Command, frozen=True, kw_only=True):
+    """Replace the job's terms by those of its task, before it starts (resolution 18)."""
+
+    operation = Operation.CORRECT_TERMS
+    policy: Policy
 
 
 class Start(Command, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
+from holdfast.errors import BadData
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import apply
 from holdfast.lifecycle.job import (
@@ -31,6 +32,7 @@ from holdfast.lifecycle.job import (
 from holdfast.lifecycle.linked import compensation
 from holdfast.lifecycle.payload import check_text, check_time, digest, sound_body
 from holdfast.lifecycle.plain import PLAIN
+from holdfast.lifecycle.policy import policy_faults, told_faults
 from holdfast.lifecycle.retry import (
     REASONS,
     STAGES,
@@ -51,6 +53,7 @@ from holdfast.lifecycle.states import (
     Role,
     State,
 )
+from holdfast.lifecycle.terms import weaker_terms
 from holdfast.lifecycle.times import NOW, After, Time
 from holdfast.lifecycle.transitions import ROLES, STICKY, Row, find_row
 
@@ -281,6 +284,19 @@ def _claim(record: Draft, row: Row, command: c.Claim) -> Decision:
         return _refuse("held", record, f"is held by {', '.join(record.held_by)}")
     facts = Facts(epoch=command.epoch) if command.epoch != 1 else NO_FACTS
     return _change(record, row, command, lease=After(record.policy.lease), facts=facts)
+
+
+def _correct_terms(record: Draft, row: Row, command: c.CorrectTerms) -> Decision:
+    policy = command.policy
+    if policy == record.policy:
+        return Unchanged(record)
+    if faults := policy_faults(policy, bounded=False):
+        raise BadData(told_faults(faults), field=faults[0].term)
+    if weaker := weaker_terms(policy, record.policy):
+        text = f"would get weaker terms ({', '.join(weaker)}); terms may only be corrected upwards"
+        return _refuse("weaker_terms", record, text)
+    lease = record.lease_expires_at
+    return _change(record, row, command, lease=lease, facts=Facts(policy=policy))
 
 
 def _start(record: Draft, row: Row, command: c.Start) -> Decision:
@@ -614,6 +630,7 @@ _DECIDERS: dict[Operation, Callable[[Draft, Row, Any], Decision]] = {
     Operation.UNHOLD: _unhold,
     Operation.RESCHEDULE: _reschedule,
     Operation.CLAIM: _claim,
+    Operation.CORRECT_TERMS: _correct_terms,
     Operation.START: _start,
     Operation.HEARTBEAT: _heartbeat,
     Operation.ADOPT: _adopt,

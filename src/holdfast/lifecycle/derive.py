@@ -165,6 +165,7 @@ _COPIED = (
     ("cancel", "cancel_requested"),
     ("letter", "letter"),
     ("retention", "retention"),
+    ("policy", "policy"),
 )
 
 

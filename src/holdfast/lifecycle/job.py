@@ -143,6 +143,9 @@ class Created(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The ended job whose recorded steps, waits and children this one continues from."""
     lineage: JobId | None = None
     """The first job of a line of retries and redrives; None where this job is the first."""
+    stated: tuple[str, ...] | None = None
+    """The fields of `policy` that a submitter gave who did not know the terms of the task; None if
+    it knew them. The first worker that claims the job fills in the others (resolution 18)."""
 
 
 class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -176,6 +179,8 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     last_owner: str | None = None
     link: JobId | None = None
     rule: str | None = None
+    policy: Policy | None = None
+    """The terms that the job has from this event on; whole, so that the event speaks for itself."""
 
 
 NO_FACTS = Facts()

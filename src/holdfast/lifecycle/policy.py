@@ -144,7 +144,7 @@ def policy_faults(policy: Policy, *, bounded: bool = True) -> list[Fault]:
     ]
     faults += [
         Fault(name, f"{name} must be under ten years")
-        for name in _SPANS
+        for name in SPANS
         if (value := getattr(policy, name)) is not None and value >= SPAN_LIMIT
     ]
     if bounded:
@@ -166,7 +166,7 @@ def _backoff_faults(policy: Policy) -> list[Fault]:
     return [Fault(name, text) for name in wrong[:1]]
 
 
-_SPANS = (
+SPANS = (
     "backoff_first",
     "backoff_max",
     "lease",
@@ -183,7 +183,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "compensates": (bool,),
     "on_silence": (str,),
     "backoff_factor": (float, int),
-    **dict.fromkeys(_SPANS, (int,)),
+    **dict.fromkeys(SPANS, (int,)),
     "start_timeout": (int, type(None)),
     "timeout": (int, type(None)),
 }

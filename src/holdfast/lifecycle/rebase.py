@@ -86,6 +86,8 @@ def _wished_facts(command: Command) -> list[tuple[str, Any]]:
             return [("unheld", hold)]
         case c.RequestCancel(mode=mode):
             return [("cancel", mode)]
+        case c.CorrectTerms(policy=policy):
+            return [("policy", policy)]
         case c.Wait(signal=signal):
             return [("wait_for", signal)]
         case c.SignalJob(name=name):

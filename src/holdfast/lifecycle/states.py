@@ -105,6 +105,7 @@ class EventType(Coded):
     CLEANING = ("job_cleaning", 32)
     CLEANED = ("job_cleaned", 33)
     STEP_FAILED = ("step_failed", 34)
+    TERMS_CORRECTED = ("job_terms_corrected", 35)
 
 
 class Role(Word):
@@ -131,6 +132,7 @@ class Operation(Word):
     UNHOLD = "unhold"
     RESCHEDULE = "reschedule"
     CLAIM = "claim"
+    CORRECT_TERMS = "correct_terms"
     START = "start"
     HEARTBEAT = "heartbeat"
     ADOPT = "adopt"

@@ -98,6 +98,10 @@ class Submission(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     resumes: JobId | None = None
     lineage: JobId | None = None
+    stated: tuple[str, ...] | None = None
+    """See `Created.stated`."""
+    content: bytes | None = None
+    """Digest of what was asked for, where the task's terms were filled in after that."""
 
 
 def submit(submission: Submission, actor: Actor, *, internal: bool = False) -> NewJob:
@@ -215,6 +219,7 @@ def _submit(submission: Submission, actor: Actor) -> NewJob:
         trace_id=submission.trace_id,
         resumes=submission.resumes,
         lineage=submission.lineage,
+        stated=submission.stated,
     )
     event: DraftEvent = Event(
         id=submission.id,
@@ -368,7 +373,7 @@ def _keys(submission: Submission) -> tuple[Key, ...]:
     given = [(kind, key) for kind, key in _given(submission) if key is not None]
     if not given:
         return ()
-    content = content_digest(submission)
+    content = submission.content or content_digest(submission)
     return tuple(Key(kind.code, key, content) for kind, key in given)
 
 
@@ -445,7 +450,7 @@ def content_digest(submission: Submission) -> bytes:
     return blake2b(text, digest_size=DIGEST_SIZE).digest()
 
 
-_NOT_ASKED = frozenset({"id", "request_id", "trace_id"})
+_NOT_ASKED = frozenset({"id", "request_id", "trace_id", "stated", "content"})
 TRACEPARENT = "traceparent"
 """The key under which `env` carries the W3C trace context of whoever submits."""
 

@@ -87,6 +87,14 @@ TABLE: tuple[Row, ...] = (
         effect="attempt +1, owner, lease",
     ),
     _row(
+        _O.CORRECT_TERMS,
+        {_S.CLAIMED},
+        None,
+        {_R.OWNER},
+        _E.TERMS_CORRECTED,
+        effect="the policy becomes the task's; never a weaker one (resolution 18)",
+    ),
+    _row(
         _O.START,
         {_S.CLAIMED},
         _S.RUNNING,

@@ -19,17 +19,20 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.context import TRACEPARENT, Context, current_context
 from holdfast.durable.messages import Reply, Request
-from holdfast.errors import BadData, HoldfastError, NoSuchTask, UnfitResult
+from holdfast.errors import BadData, HoldfastError, NoSuchTask, UnfitResult, ValidationError
 from holdfast.flow.finish import after_error, after_shutdown, after_timeout
+from holdfast.identity import mint_request
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.payload import Body
 from holdfast.lifecycle.states import Link
+from holdfast.lifecycle.terms import corrected_policy, correction_reason
 from holdfast.points import reach
 from holdfast.ports import HIGHEST_LEVEL, LogEntry
 from holdfast.services.desk import Desk
@@ -180,9 +183,9 @@ class Attempts:
 
     async def _attempt(self, held: Held) -> c.Command | None:
         """Check, start and call; tells the command that ends the attempt."""
-        task = held.task
-        if task is None:
-            raise NoSuchTask(f"this worker has no task {held.record.task!r}")
+        task = held.task or _no_task(held)
+        if held.record.policy != task.policy:
+            await self._correct_terms(held, task)
         undoes = held.record.link_kind is _COMPENSATION
         if undoes:
             await self._journal.retell(held, task.undoing_here().steps)
@@ -215,6 +218,23 @@ class Attempts:
         if undoes:
             await self._journal.note_compensated(held)
         return c.Complete(actor=held.actor, body=_packed(task, value))
+
+    async def _correct_terms(self, held: Held, task: Task[Any, Any]) -> None:
+        """Give a job its task's terms where its own are weaker; return once that is durable."""
+        before, created = held.record.policy, held.claimed.created
+        policy = corrected_policy(held.record, created, task.policy)
+        if policy is None:
+            return
+        command = c.CorrectTerms(
+            actor=held.actor,
+            policy=policy,
+            reason=correction_reason(before, policy),
+            request_id=mint_request(),
+        )
+        refusal = await self._desk.ask(held, command)
+        if refusal is not None:
+            raise ValidationError(f"its terms could not be corrected: {refusal.message}")
+        held.claimed = replace(held.claimed, job=replace(held.claimed.job, policy=policy))
 
     def _begun(self, held: Held) -> Context:
         """Note the beginning, and make what the handler sees."""
@@ -447,6 +467,10 @@ class _Link(Struct, gc=False):
             what(self._held, *more)
         else:
             self._attempts.soon(what, self._held, *more)
+
+
+def _no_task(held: Held) -> NoReturn:
+    raise NoSuchTask(f"this worker has no task {held.record.task!r}")
 
 
 def _span(held: Held) -> Span:

@@ -22,14 +22,16 @@ class Attendance:
         self._clock = clock
         self._noted: dict[str, float] = {}
 
-    async def note(self, worker: str) -> None:
-        """Hear of a worker."""
+    async def note(self, worker: str) -> bool:
+        """Hear of a worker; returns whether it was not known here."""
         now = self._clock()
-        if now - self._noted.get(worker, -NOTE_SECONDS) < NOTE_SECONDS:
-            return
+        noted_at = self._noted.get(worker)
+        if noted_at is not None and now - noted_at < NOTE_SECONDS:
+            return False
         self._noted.pop(worker, None)
         self._noted[worker] = now
         if len(self._noted) > NAMES_LIMIT:
             # The one that was not heard of for longest.
             del self._noted[next(iter(self._noted))]
         await self._store.seen(worker)
+        return noted_at is None

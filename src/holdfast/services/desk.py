@@ -39,6 +39,7 @@ LONGEST_PAUSE_SECONDS = 5.0
 
 ON_THE_WAY = frozenset({c.Start, c.Step, c.Progress, c.Heartbeat, c.Wait})
 """What a handler that runs may ask for; everything else is an attempt's end."""
+_ALONE = frozenset({c.Heartbeat, c.CorrectTerms})
 GONE = Refusal(code="lease_lost", message="the job is no longer this attempt's")
 
 
@@ -416,9 +417,9 @@ def _fold(
 
 
 def _together(commands: list[c.Command]) -> list[c.Command]:
-    """Say which of a job's commands leave first: a heartbeat folds with nothing, and goes alone."""
+    """Return the commands of a job that leave first; one that folds with nothing leaves alone."""
     for command in commands:
-        if type(command) is c.Heartbeat:
+        if type(command) in _ALONE:
             return commands[: commands.index(command) or 1]
     return commands
 

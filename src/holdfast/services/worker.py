@@ -188,6 +188,8 @@ class Worker:
         while True:
             try:
                 await self._store.open()
+                # Before it claims anything: whoever sees it work can submit by name.
+                await self._store.publish_terms([task.published for task in self._tasks.values()])
                 return
             except StoreUnavailable as error:
                 log.warning("the store does not answer yet, will try again: %s", error)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.lifecycle.family import KIN, marks
 from holdfast.lifecycle.job import NO_FACTS, Change, Draft, Job, JobId, NewJob
+from holdfast.lifecycle.policy import policy_key
 from holdfast.lifecycle.states import BEATS, EventType
 from holdfast.lifecycle.times import After, encode
 from holdfast.lifecycle.transitions import may_follow
@@ -52,6 +53,11 @@ class Fold(Struct, frozen=True, gc=False):
     def adopts(self) -> bool:
         """Whether the job has another owner afterwards."""
         return any(change.event.type is EventType.ADOPTED for change in self.changes)
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the job has other terms afterwards."""
+        return any(change.event.type is EventType.TERMS_CORRECTED for change in self.changes)
 
     @property
     def marks(self) -> list[tuple[JobId, bool]]:
@@ -152,6 +158,8 @@ def rest_of(before: Draft, after: Draft) -> dict[str, Any] | None:
         value = getattr(after, name)
         if value != getattr(before, name):
             rest[name] = tuple_text(value) or "[]"
+    if after.policy is not before.policy and after.policy != before.policy:
+        rest["policy"] = policy_key(after.policy)
     if after.run_at is not before.run_at and after.run_at is not None:
         rest["run_at"] = encode(after.run_at)
     return rest or None

@@ -133,6 +133,7 @@ class StoredCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     trace_id: str | None = None
     resumes: Any = None
     lineage: Any = None
+    stated: tuple[str, ...] | None = None
     held: str | None = None
 
 
@@ -203,6 +204,7 @@ def _created_text(made: Created, held: str | None) -> str:
         trace_id=made.trace_id,
         resumes=made.resumes,
         lineage=made.lineage,
+        stated=made.stated,
         held=held,
     )
     return _encode(stored).decode()
@@ -358,10 +360,14 @@ def claimed_job(row: Sequence[Any], id: JobId, owner: str, seen: Dictionary) -> 
     All else follows from the law: a job that has just been claimed has no result, hold or wait.
     """
     (_, data, body, correlation_id, rev, attempt, failures, releases, epoch, lease, timeout, run_at,
-     deadline, created_at, updated_at, signals) = row  # fmt: skip
+     deadline, created_at, updated_at, signals, policy) = row  # fmt: skip
     made, like = _claimable(data, seen)
     if lease is None:
         raise ValueError("it was claimed without a lease: its policy is missing")
+    terms = made.policy
+    if policy_key(terms) != policy:
+        # Corrected since it was submitted.
+        terms = seen.policies[policy]
     job = msgspec.structs.replace(
         like,
         id=id,
@@ -378,6 +384,7 @@ def claimed_job(row: Sequence[Any], id: JobId, owner: str, seen: Dictionary) -> 
         created_at=created_at,
         updated_at=updated_at,
         signals=() if signals is None else _read_signals(signals),
+        policy=terms,
     )
     text = None if body is None else body.encode()
     return Claimed(job=job, created=made, body=text, correlation_id=correlation_id)

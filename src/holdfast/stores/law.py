@@ -69,7 +69,6 @@ FIXED = (
     "queue",
     "priority",
     "needs",
-    "policy",
     "cpus",
     "memory_mb",
     "parent_id",
@@ -328,6 +327,11 @@ def illegal_retention() -> str:
     return f"(NEW.retention <> OLD.retention AND NOT ({one_step}))"
 
 
+def illegal_terms() -> str:
+    """Say when a job gets other terms although nobody has claimed it who could correct them."""
+    return f"NEW.policy <> OLD.policy AND OLD.state <> {State.CLAIMED.code}"
+
+
 def illegal_birth() -> str:
     """Say when a new job row is not the row of a submit; what a state forbids the CHECKs say."""
     born = codes(SUBMIT_TARGETS)
@@ -407,6 +411,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "postgres.claim_order": lambda: for_postgres(claim_order()),
     "illegal_birth": illegal_birth,
     "illegal_retention": illegal_retention,
+    "illegal_terms": illegal_terms,
     "beat_check": beat_check,
     "fixed": lambda: ", ".join(FIXED),
     "moving": lambda: ", ".join(MOVING),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.errors import JobUnreadable
-from holdfast.lifecycle.job import Job, JobId, LoggedEvent, NewJob
+from holdfast.lifecycle.job import Draft, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.policy import (
     needs_key,
     needs_text,
@@ -175,7 +175,10 @@ class Base:
 
     async def remember(self, jobs: Sequence[NewJob]) -> None:
         """Write policies and needs down before the first job that names them."""
-        asked = {id(job.record.policy): job.record.policy for job in jobs}
+        await self._remember([job.record for job in jobs])
+
+    async def _remember(self, jobs: Sequence[Draft]) -> None:
+        asked = {id(job.policy): job.policy for job in jobs}
         policies = {policy_key(policy): policy for policy in asked.values()}
         new = {key: value for key, value in policies.items() if key not in self._seen.policies}
         if new:
@@ -188,7 +191,7 @@ class Base:
                 [policy.start_timeout for policy in new.values()],
             )
             self._seen.policies.update(new)
-        needs = {needs_key(job.record.needs): job.record.needs for job in jobs if job.record.needs}
+        needs = {needs_key(job.needs): job.needs for job in jobs if job.needs}
         fresh = {key: value for key, value in needs.items() if key not in self._seen.needs}
         if fresh:
             texts = [needs_text(value).decode() for value in fresh.values()]

@@ -303,6 +303,7 @@ class Claiming(Submitting):
         self, rows: Sequence[Any], owner: str, *, on: Connection | None = None
     ) -> tuple[list[Claimed], dict[JobId, str]]:
         await self._learn_created((row[1] for row in rows), on=on)
+        await self._learn(((row[-1], 0) for row in rows), on=on)
         try:
             return [claimed_job(row, JobId(row[0]), owner, self._seen) for row in rows], {}
         except UNREADABLE:

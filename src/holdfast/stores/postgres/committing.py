@@ -77,9 +77,11 @@ class Committing(Claiming):
         if not changes:
             return []
         folds, numbers = fold(changes)
-        children = [job for one in folds if not one.ordinary for job in one.submits]
-        if children:
-            await self.remember(children)
+        rare = [one for one in folds if not one.ordinary]
+        named = [job.record for one in rare for job in one.submits]
+        named += [one.last.next for one in rare if one.corrects]
+        if named:
+            await self._remember(named)
         outcomes = await self._commit_some(folds, mint_request())
         self._wake.tell(_woken(folds, outcomes))
         if STALE not in numbers:
@@ -202,7 +204,9 @@ class Committing(Claiming):
         self, connection: Connection, folds: Sequence[Fold], request_id: str
     ) -> list[Outcome]:
         arrays = commit_arrays(folds, request_id)
-        sql = commit_sql(rest=arrays.rest, beats=arrays.beats, marks=arrays.marks)
+        sql = commit_sql(
+            rest=arrays.rest, beats=arrays.beats, marks=arrays.marks, terms=arrays.terms
+        )
         now, hits = await connection.fetchrow(sql, *arrays.arguments)
         if hits is None:
             return [Committed(_stamped(one, now)) for one in folds]

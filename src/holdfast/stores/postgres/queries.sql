@@ -165,8 +165,8 @@ u AS (
     LEFT JOIN policies AS p ON p.id = k.policy
     WHERE j.ctid = k.tid
     RETURNING j.id, j.rev, j.attempt, j.failures, j.releases, j.epoch, j.lease_expires_at,
-        j.timeout_at, j.run_at, j.deadline_at, j.created_at, j.updated_at, j.signals, j.tenant,
-        j.queue, k.state AS from_state,
+        j.timeout_at, j.run_at, j.deadline_at, j.created_at, j.updated_at, j.signals, j.policy,
+        j.tenant, j.queue, k.state AS from_state,
         j.updated_at + least(p.lease, p.running_lease) AS look_at
 ),
 e AS (
@@ -191,7 +191,7 @@ l AS (
 )
 SELECT u.id, r.data, r.body, r.correlation_id, u.rev, u.attempt, u.failures, u.releases, u.epoch,
     u.lease_expires_at, u.timeout_at, u.run_at, u.deadline_at, u.created_at, u.updated_at,
-    u.signals
+    u.signals, u.policy
 FROM u LEFT JOIN LATERAL (
     SELECT data, body, correlation_id FROM events WHERE id = u.id AND rev = 1 OFFSET 0) AS r ON true
 
@@ -300,7 +300,12 @@ FROM clock
     exit_code = coalesce((d.rest->>'exit_code')::int, j.exit_code),
     result_ptr = coalesce(d.rest->>'result_ptr', j.result_ptr),
     letter = coalesce((d.rest->>'letter')::smallint, j.letter),
-    retention = coalesce((d.rest->>'retention')::smallint, j.retention)
+    retention = coalesce((d.rest->>'retention')::smallint, j.retention):terms
+
+-- name: commit_terms
+-- Corrected terms; a column of its own, so that its trigger is only looked at where it is set.
+,
+    policy = coalesce((d.rest->>'policy')::bigint, j.policy)
 
 -- name: commit_beats
 -- The heartbeats among the events, kept apart.
@@ -681,6 +686,26 @@ WHERE name = $1 AND stopped_at IS NULL
 -- Workers, the most recently seen first.
 SELECT name, started_at, seen_at, stopped_at, pid, concurrency, host, queues, capabilities, tasks
 FROM workers WHERE seen_at >= $1 ORDER BY seen_at DESC, name LIMIT $2
+
+-- name: publish_terms
+-- Terms of tasks, in the order of their names so that two publishers never wait in a circle; the
+-- last publisher's hold.
+WITH clock AS MATERIALIZED (SELECT holdfast_now() AS now)
+INSERT INTO task_terms (tenant, task, published_at, body)
+SELECT $1::text, d.task, now, d.body
+FROM clock, unnest($2::text[], $3::text[]) AS d(task, body) ORDER BY d.task COLLATE "C"
+ON CONFLICT (tenant, task) DO UPDATE SET published_at = excluded.published_at, body = excluded.body
+
+-- name: forget_terms
+-- Forget the terms of a tenant that were published longest ago, beyond a number.
+DELETE FROM task_terms WHERE tenant = $1 AND task = ANY (ARRAY(
+    SELECT task FROM task_terms WHERE tenant = $1
+    ORDER BY published_at DESC OFFSET $2 FOR UPDATE SKIP LOCKED))
+
+-- name: task_terms
+-- Terms of tasks: a tenant's own, and those for all.
+SELECT tenant, task, body FROM task_terms
+WHERE tenant = ANY (ARRAY[$1::text, '']) AND task = ANY ($2::text[])
 
 -- name: add_webhook
 -- A webhook begins, by the store's clock. One that is there already stays as it is.

@@ -155,6 +155,9 @@ CREATE TRIGGER jobs_frozen AFTER UPDATE OF {{law.frozen}} ON jobs FOR EACH ROW
 CREATE TRIGGER jobs_retention AFTER UPDATE OF retention ON jobs FOR EACH ROW
     WHEN ({{law.illegal_retention}})
     EXECUTE FUNCTION holdfast_refuse('an illegal move');
+CREATE TRIGGER jobs_terms AFTER UPDATE OF policy ON jobs FOR EACH ROW
+    WHEN ({{law.illegal_terms}})
+    EXECUTE FUNCTION holdfast_refuse('a change of terms');
 CREATE TRIGGER jobs_fixed AFTER UPDATE OF {{law.fixed}} ON jobs FOR EACH ROW
     EXECUTE FUNCTION holdfast_refuse('a change of what a submit fixes');
 CREATE TRIGGER jobs_kept AFTER DELETE ON jobs FOR EACH ROW
@@ -408,6 +411,16 @@ CREATE TABLE workers (
 );
 CREATE INDEX workers_seen ON workers (seen_at);
 
+-- The terms that workers publish of their tasks, for those who submit by name; no part of the ledger.
+-- A tenant of '' stands for all. `body` is JSON.
+CREATE TABLE task_terms (
+    tenant text NOT NULL,
+    task text NOT NULL,
+    published_at bigint NOT NULL,
+    body text NOT NULL,
+    PRIMARY KEY (tenant, task)
+);
+
 -- What handlers said by ctx.log, the newest lines of each job; no part of the ledger, and no worker
 -- or sweep reads it. `at` is the clock of the worker.
 CREATE TABLE logs (
@@ -538,6 +551,10 @@ BEGIN
                 'content', 'context_ptr', 'trace_id', 'held'])
             AND (jsonb_typeof(value) <> 'string'
                 OR length(value #>> '{}') NOT BETWEEN 1 AND {{law.text_limit}})) THEN 'data'
+        WHEN b ? 'stated' AND (jsonb_typeof(b -> 'stated') = 'array'
+            AND jsonb_array_length(b -> 'stated') <= 100
+            AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements(b -> 'stated') AS term
+                WHERE jsonb_typeof(term) <> 'string')) IS NOT TRUE THEN 'data'
         WHEN EXISTS (
             SELECT 1 FROM jsonb_each(b) AS map WHERE map.key = ANY (ARRAY['labels', 'env'])
             AND (jsonb_typeof(map.value) <> 'object'

@@ -32,6 +32,7 @@ class CommitArrays(NamedTuple):
     rest: bool
     beats: bool
     marks: bool
+    terms: bool
 
 
 class Shape(NamedTuple):
@@ -76,13 +77,14 @@ _SHAPE = 1
 
 
 @cache
-def commit_sql(*, rest: bool, beats: bool, marks: bool = False) -> str:
+def commit_sql(*, rest: bool, beats: bool, marks: bool = False, terms: bool = False) -> str:
     """Write the commit with the parts that a batch needs."""
     sql = blocks(PACKAGE)
     text = sql["commit"].replace(":beats", sql["commit_beats"] if beats else "")
     text = text.replace(":marks", sql["commit_marks"] if marks else "")
     if rest:
-        return text.replace(":rest", sql["commit_rest"])
+        parts = sql["commit_rest"].replace(":terms", sql["commit_terms"] if terms else "")
+        return text.replace(":rest", parts)
     # The planner drops what is NULL.
     return text.replace(":rest", "").replace("d.rest", "NULL::jsonb")
 
@@ -101,6 +103,7 @@ def commit_arrays(folds: Sequence[Fold], request_id: str) -> CommitArrays:
         rest=bool(by_job[-1]),
         beats=any(event[0] in BEATS for shape in shapes for event in shape.events),
         marks=bool(marks),
+        terms=any(one.corrects for one in folds if not one.ordinary),
     )
 
 

@@ -12,6 +12,7 @@ from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.seal import switched
 from holdfast.lifecycle.states import State
+from holdfast.lifecycle.terms import TaskTerms
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import (
     LOG_LINES,
@@ -38,6 +39,7 @@ from holdfast.stores.postgres.rebuilding import rebuild_rows, recount_jobs
 from holdfast.stores.postgres.schema import DEFAULT_SCHEMA
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.quarantine import REASON_LIMIT
+from holdfast.stores.task_terms import ALL_TENANTS, TERMS_LIMIT, choose_terms, terms_row
 from holdfast.stores.tokens import check_actor, check_id, token_row
 from holdfast.stores.webhooks import check_webhook_key, webhook_row
 from holdfast.stores.workers import FORGET_BATCH, worker_row
@@ -287,6 +289,19 @@ class PostgresStore(Committing):
     async def announce(self, worker: Announcement) -> None:
         """Note that a worker lives, and what it serves."""
         await self._fetch("announce", *worker_row(worker), WORKER_MEMORY, FORGET_BATCH)
+
+    async def publish_terms(self, terms: Sequence[TaskTerms], *, tenant: str | None = None) -> None:
+        """Keep the terms of tasks for those who submit by name."""
+        rows = {task: body for task, body in map(terms_row, terms)}  # noqa: C416  one of each
+        whose = ALL_TENANTS if tenant is None else check_text(tenant, "tenant", limit=200)
+        if rows:
+            await self._fetch("publish_terms", whose, list(rows), list(rows.values()))
+            await self._fetch("forget_terms", whose, TERMS_LIMIT)
+
+    async def task_terms(self, tenant: str, tasks: Sequence[str]) -> list[TaskTerms | None]:
+        """Read the terms of tasks that workers published."""
+        found = await self._fetch("task_terms", tenant, list(tasks))
+        return choose_terms(tasks, found)
 
     async def seen(self, name: str) -> None:
         """Note that a worker still lives."""

@@ -142,7 +142,7 @@ def _apply(turn: Turn, request: ClaimRequest, rows: Sequence[Row]) -> tuple[list
         events.append((id_, rev, state, at, attempt, lease, None))
         jobs.append(
             (id_, created, body, correlation, rev, attempt, failures, releases, epoch, lease,
-             timeout, run_at, deadline, created_at, at, signals)
+             timeout, run_at, deadline, created_at, at, signals, policy)
         )  # fmt: skip
     # Before anything is written: what cannot be read is not claimed.
     taken = [_claimed(turn, row, owner) for row in jobs]

@@ -186,6 +186,8 @@ def _count(turn: Turn, writes: Sequence[Write]) -> None:
 
 def _follow_up(turn: Turn, write: Write) -> None:
     """Write what else hangs on an accepted change: an adopter's claim, marks, jobs it submits."""
+    if write.job.policy != write.fold.first.record.policy:
+        turn.remember([write.job])
     if write.fold.adopts:
         turn.write("add_claims", [(write.job.id.bytes,)])
     for marked, certain in write.fold.marks:

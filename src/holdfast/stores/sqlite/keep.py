@@ -28,6 +28,7 @@ from holdfast.stores.sqlite.read import queue_status, split_ids
 from holdfast.stores.sqlite.rows import job_row
 from holdfast.stores.sqlite.session import SQL, Session, fragment
 from holdfast.stores.sqlite.turn import Turn
+from holdfast.stores.task_terms import TERMS_LIMIT
 from holdfast.stores.tokens import read_token
 from holdfast.stores.webhooks import read_webhook
 from holdfast.stores.workers import FORGET_BATCH
@@ -152,6 +153,12 @@ def announce(turn: Turn, row: tuple[Any, ...]) -> None:
     name, *rest = row
     turn.write("announce", [(name, turn.now, *rest)])
     turn.write("forget_workers", [(turn.now - WORKER_MEMORY, FORGET_BATCH)])
+
+
+def publish_terms(turn: Turn, tenant: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Keep the terms of tasks; forget those published longest ago beyond the limit."""
+    turn.write("publish_terms", [(tenant, task, turn.now, body) for task, body in rows])
+    turn.write("forget_terms", [(tenant, TERMS_LIMIT)])
 
 
 def seen(turn: Turn, name: str) -> None:

@@ -490,6 +490,21 @@ UPDATE workers SET seen_at = ?1, stopped_at = ?1 WHERE name = ?2 AND stopped_at 
 SELECT name, started_at, seen_at, stopped_at, pid, concurrency, host, queues, capabilities, tasks
 FROM workers WHERE seen_at >= ? ORDER BY seen_at DESC, name LIMIT ?
 
+-- name: publish_terms
+-- Terms of a task; the last publisher's hold.
+INSERT INTO task_terms (tenant, task, published_at, body) VALUES (?, ?, ?, ?)
+ON CONFLICT (tenant, task) DO UPDATE SET published_at = excluded.published_at, body = excluded.body
+
+-- name: forget_terms
+-- Forget the terms of a tenant that were published longest ago, beyond a number.
+DELETE FROM task_terms WHERE tenant = ?1 AND task IN (
+    SELECT task FROM task_terms WHERE tenant = ?1
+    ORDER BY published_at DESC LIMIT -1 OFFSET ?2)
+
+-- name: task_terms
+-- Terms of a task: a tenant's own, and those for all.
+SELECT tenant, task, body FROM task_terms WHERE tenant IN (?, '') AND task = ?
+
 -- name: add_webhook
 -- A webhook begins, by the store's clock. One that is there already stays as it is.
 INSERT INTO webhooks (id, tenant, url, secret, states, queue, task, created_by, created_at)

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.seal import read_switches
 from holdfast.lifecycle.states import EventType, KeyKind, State
+from holdfast.lifecycle.terms import TaskTerms
 from holdfast.ports import (
     Aged,
     Count,
@@ -40,6 +41,7 @@ from holdfast.stores.narrowing import looks, narrowing
 from holdfast.stores.purging import purge_entry
 from holdfast.stores.quarantine import report_left_out, sift
 from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
+from holdfast.stores.task_terms import choose_terms
 from holdfast.stores.tokens import read_token
 from holdfast.stores.webhooks import read_webhook
 from holdfast.stores.workers import read_worker
@@ -301,6 +303,12 @@ def queue_events(session: Session, queue: str | None) -> list[QueueEvent]:
 def workers(session: Session, seen_since: int, limit: int) -> list[WorkerStatus]:
     """List workers, the most recently seen first."""
     return [read_worker(row) for row in session.rows("workers", (seen_since, limit))]
+
+
+def task_terms(session: Session, tenant: str, tasks: Sequence[str]) -> list[TaskTerms | None]:
+    """Read the terms of tasks that workers published."""
+    found = (row for task in tasks for row in session.rows("task_terms", (tenant, task)))
+    return choose_terms(tasks, ((row[0], row[1], row[2]) for row in found))
 
 
 def logs(session: Session, id: JobId, after: int, limit: int) -> list[LogLine]:

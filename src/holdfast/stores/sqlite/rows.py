@@ -38,6 +38,7 @@ WRITTEN: dict[str, Callable[[Any], Any]] = {
     "late_results": tuple_text,
     "letter": _code,
     "retention": _code,
+    "policy": policy_key,
 }
 """How columns that a change may touch are written, where not as they are."""
 

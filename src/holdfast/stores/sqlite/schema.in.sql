@@ -118,6 +118,9 @@ BEGIN SELECT RAISE(ABORT, 'holdfast: a change of an outcome refused on jobs'); E
 CREATE TRIGGER jobs_retention AFTER UPDATE OF retention ON jobs
 WHEN {{law.illegal_retention}}
 BEGIN SELECT RAISE(ABORT, 'holdfast: an illegal move refused on jobs'); END;
+CREATE TRIGGER jobs_terms AFTER UPDATE OF policy ON jobs
+WHEN {{law.illegal_terms}}
+BEGIN SELECT RAISE(ABORT, 'holdfast: a change of terms refused on jobs'); END;
 CREATE TRIGGER jobs_fixed AFTER UPDATE OF {{law.fixed}} ON jobs
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of what a submit fixes refused on jobs'); END;
 CREATE TRIGGER jobs_kept AFTER DELETE ON jobs WHEN OLD.retention <> {{retention.cleaned}}
@@ -280,6 +283,16 @@ CREATE TABLE workers (
     tasks TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX workers_seen ON workers (seen_at);
+
+-- The terms that workers publish of their tasks, for those who submit by name; no part of the ledger.
+-- A tenant of '' stands for all. `body` is JSON.
+CREATE TABLE task_terms (
+    tenant TEXT NOT NULL,
+    task TEXT NOT NULL,
+    published_at INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (tenant, task)
+) STRICT, WITHOUT ROWID;
 
 -- What handlers said by ctx.log, the newest lines of each job; no part of the ledger, and no worker
 -- or sweep reads it. `at` is the clock of the worker.

@@ -39,6 +39,7 @@ VARYING = (
     "result_ptr",
     "letter",
     "retention",
+    "policy",
 )
 """What a change may touch, beside `rev` and `updated_at`, which every change does."""
 

@@ -16,6 +16,7 @@ from holdfast.errors import JobUnreadable, LawBroken, StoreError
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.states import BEATS, EventType, KeyKind
+from holdfast.lifecycle.terms import TaskTerms
 from holdfast.ports import (
     Aged,
     Announcement,
@@ -61,6 +62,7 @@ from holdfast.stores.sqlite.migrate import prepare
 from holdfast.stores.sqlite.session import Session
 from holdfast.stores.sqlite.submit import submit
 from holdfast.stores.sqlite.turn import Turn
+from holdfast.stores.task_terms import ALL_TENANTS, terms_row
 from holdfast.stores.tokens import NEWEST, check_actor, check_id, token_row
 from holdfast.stores.webhooks import check_webhook_id, check_webhook_key, webhook_row
 from holdfast.stores.workers import worker_row
@@ -341,6 +343,17 @@ class SqliteStore:
         """Note that a worker lives, and what it serves."""
         row = worker_row(worker)
         await self._write(lambda turn: keep.announce(turn, row))
+
+    async def publish_terms(self, terms: Sequence[TaskTerms], *, tenant: str | None = None) -> None:
+        """Keep the terms of tasks for those who submit by name."""
+        rows = [terms_row(one) for one in terms]
+        whose = ALL_TENANTS if tenant is None else check_text(tenant, "tenant", limit=200)
+        if rows:
+            await self._write(lambda turn: keep.publish_terms(turn, whose, rows))
+
+    async def task_terms(self, tenant: str, tasks: Sequence[str]) -> list[TaskTerms | None]:
+        """Read the terms of tasks that workers published."""
+        return await self._read(lambda session: read.task_terms(session, tenant, tasks))
 
     async def seen(self, name: str) -> None:
         """Note that a worker still lives."""

@@ -42,6 +42,7 @@ from holdfast.testing.contract.reading import Reading
 from holdfast.testing.contract.submitting import Submitting
 from holdfast.testing.contract.summing import Summing
 from holdfast.testing.contract.sweeping import Sweeping
+from holdfast.testing.contract.task_terms import PublishingTerms
 from holdfast.testing.contract.tokens import Tokens
 from holdfast.testing.contract.webhooks import Webhooks
 from holdfast.testing.invariants import assert_invariants
@@ -66,6 +67,7 @@ class StoreContract(
     Summing,
     Keeping,
     Announcing,
+    PublishingTerms,
     Webhooks,
     KeepingLogs,
     Tokens,

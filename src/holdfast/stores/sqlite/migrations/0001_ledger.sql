@@ -147,7 +147,10 @@ BEGIN SELECT RAISE(ABORT, 'holdfast: a change of an outcome refused on jobs'); E
 CREATE TRIGGER jobs_retention AFTER UPDATE OF retention ON jobs
 WHEN (NEW.retention <> OLD.retention AND NOT (OLD.finished_at IS NOT NULL AND NEW.retention = OLD.retention + 1))
 BEGIN SELECT RAISE(ABORT, 'holdfast: an illegal move refused on jobs'); END;
-CREATE TRIGGER jobs_fixed AFTER UPDATE OF id, tenant, job_id, kind, task, queue, priority, needs, policy, cpus, memory_mb, parent_id, link_kind, workflow_id, step_index, key_kinds, deadline_at, created_at ON jobs
+CREATE TRIGGER jobs_terms AFTER UPDATE OF policy ON jobs
+WHEN NEW.policy <> OLD.policy AND OLD.state <> 3
+BEGIN SELECT RAISE(ABORT, 'holdfast: a change of terms refused on jobs'); END;
+CREATE TRIGGER jobs_fixed AFTER UPDATE OF id, tenant, job_id, kind, task, queue, priority, needs, cpus, memory_mb, parent_id, link_kind, workflow_id, step_index, key_kinds, deadline_at, created_at ON jobs
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of what a submit fixes refused on jobs'); END;
 CREATE TRIGGER jobs_kept AFTER DELETE ON jobs WHEN OLD.retention <> 3
 BEGIN SELECT RAISE(ABORT, 'holdfast: the removal of a job that is not cleaned refused on jobs'); END;
@@ -211,6 +214,7 @@ CREATE TABLE events (
         WHEN 32 THEN from_state IS to_state AND (16128 >> to_state & 1)
         WHEN 33 THEN from_state IS to_state AND (16128 >> to_state & 1)
         WHEN 34 THEN from_state IS to_state AND (16 >> to_state & 1)
+        WHEN 35 THEN from_state IS to_state AND (8 >> to_state & 1)
         ELSE 0 END),
     CONSTRAINT first_event CHECK ((rev = 1) = (from_state IS NULL)),
     CONSTRAINT body_has_digest CHECK (body IS NULL OR digest IS NOT NULL)
@@ -342,6 +346,16 @@ CREATE TABLE workers (
     tasks TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX workers_seen ON workers (seen_at);
+
+-- The terms that workers publish of their tasks, for those who submit by name; no part of the ledger.
+-- A tenant of '' stands for all. `body` is JSON.
+CREATE TABLE task_terms (
+    tenant TEXT NOT NULL,
+    task TEXT NOT NULL,
+    published_at INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (tenant, task)
+) STRICT, WITHOUT ROWID;
 
 -- What handlers said by ctx.log, the newest lines of each job; no part of the ledger, and no worker
 -- or sweep reads it. `at` is the clock of the worker.

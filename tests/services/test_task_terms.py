@@ -1,0 +1,226 @@
+"""A job submitted by name runs under its task's terms, whoever submitted it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+
+from holdfast import Backoff, Context, PermanentError
+from holdfast.app import Holdfast
+from holdfast.errors import JobDeadLettered
+from holdfast.flow.perform import perform
+from holdfast.jobs import JobHandle
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.job import Actor
+from holdfast.lifecycle.states import EventType, Role, State
+from holdfast.lifecycle.times import SECOND
+from holdfast.operations import Wanted
+from holdfast.testing.acts import claim_one
+from tests.services import isolated
+from tests.services.test_worker import LIMIT, types
+
+
+async def by_name(url: str, task: str, **options: Any) -> str:
+    """Submit from an app that knows nothing of the task."""
+    async with Holdfast(url) as stranger:
+        return (await stranger.named(task).options(**options).submit()).id
+
+
+async def corrections(job: JobHandle[Any]) -> list[str | None]:
+    """List the reasons of a job's corrections."""
+    return [one.cause for one in await job.events() if one.type == EventType.TERMS_CORRECTED]
+
+
+async def test_a_job_submitted_by_name_does_not_pay_twice(app: Holdfast, url: str) -> None:
+    paid: list[str] = []
+
+    @app.task(idempotent=False)
+    async def pay(ctx: Context) -> None:
+        paid.append(ctx.job.id)
+        raise OSError("no answer")
+
+    job = await app.get(await by_name(url, "pay"))
+    async with app.worker(poll="20ms"):
+        with pytest.raises(JobDeadLettered):
+            await job.result(LIMIT)
+    assert paid == [job.id]
+    assert await job.retried_as() is None
+
+
+async def test_terms_are_corrected_before_the_handler_runs(app: Holdfast, url: str) -> None:
+    seen: list[Any] = []
+
+    @app.task(idempotent=False, timeout="5m")
+    async def pay(ctx: Context) -> None:
+        stored = (await app.get(ctx.job.id)).record
+        seen.append((stored.state, stored.policy == pay.policy, ctx.job.max_attempts))
+
+    job = await app.get(await by_name(url, "pay"))
+    async with app.worker():
+        await job.result(LIMIT)
+    assert seen == [(State.RUNNING, True, 1)]
+    assert await types(job) == ["created", "claimed", "terms_corrected", "started", "succeeded"]
+    [reason] = await corrections(job)
+    assert "idempotent" in str(reason)
+
+
+async def test_a_handler_in_a_process_of_its_own_is_corrected_too(url: str) -> None:
+    isolated.app.use(url)
+    async with isolated.app as app:
+        job = await app.get(await by_name(url, "pays_once"))
+        async with app.worker():
+            assert await job.result(LIMIT) == 1
+        assert "terms_corrected" in await types(job)
+        assert not (await job.refresh()).record.policy.idempotent
+
+
+async def test_a_submit_by_name_takes_the_terms_that_a_worker_published(
+    app: Holdfast, url: str
+) -> None:
+    @app.task(idempotent=False, queue="money", priority="critical", timeout="5m")
+    async def pay() -> None: ...
+
+    async with app.worker(queues=["money"]):
+        job = await app.get(await by_name(url, "pay"))
+        await job.result(LIMIT)
+    assert job.record.policy == pay.policy
+    assert (job.record.queue, job.record.priority) == ("money", "critical")
+    assert await types(job) == ["created", "claimed", "started", "succeeded"]
+
+
+async def test_what_a_submitter_says_itself_stays_where_it_is_not_weaker(
+    app: Holdfast, url: str
+) -> None:
+    @app.task(retries=7, timeout="5m", backoff=Backoff("1s", 3, "9s"), on_exhausted="fail")
+    async def fetch() -> None: ...
+
+    # One before any worker has published anything, one after.
+    early = await app.get(await by_name(url, "fetch", retries=2, timeout="1m"))
+    async with app.worker():
+        late = await app.get(await by_name(url, "fetch", retries=2, timeout="1m"))
+        for job in (early, late):
+            await job.result(LIMIT)
+    for job in (early, late):
+        policy = (await job.refresh()).record.policy
+        assert (policy.max_attempts, policy.timeout) == (3, 60 * SECOND)
+        assert (policy.backoff_first, policy.on_exhausted) == (SECOND, "fail")
+
+
+@pytest.mark.parametrize(
+    ("terms", "asked"),
+    [({"timeout": "1m"}, {"timeout": "1h"}), ({"idempotent": False}, {"retries": 5})],
+)
+async def test_weaker_terms_that_a_submitter_says_are_not_kept(
+    app: Holdfast, url: str, terms: dict[str, Any], asked: dict[str, Any]
+) -> None:
+    @app.task(**terms)
+    async def pay() -> None: ...
+
+    early = await app.get(await by_name(url, "pay", **asked))
+    async with app.worker():
+        late = await app.get(await by_name(url, "pay", **asked))
+        for job in (early, late):
+            await job.result(LIMIT)
+    for job in (early, late):
+        assert (await job.refresh()).record.policy == pay.policy
+
+
+async def test_a_worker_that_dies_after_the_correction_leaves_the_corrected_terms(
+    app: Holdfast, url: str
+) -> None:
+    """The next claim must not bring back what the submit said."""
+    store = await app.store()
+    job = await app.get(await by_name(url, "pay"))
+    claimed = await claim_one(store)
+    owner = Actor(Role.OWNER, claimed.job.owner or "", 1)
+
+    @app.task(retries=2)
+    async def pay() -> None:
+        raise PermanentError("no")
+
+    policy = pay.policy
+    await perform(store, claimed.job.id, c.CorrectTerms(actor=owner, policy=policy))
+    await perform(store, claimed.job.id, c.Release(actor=owner))
+    again = await claim_one(store)
+    assert again.job.policy == policy
+    assert (await job.refresh()).record.policy == policy
+
+
+async def test_a_repeated_submit_is_the_same_whether_the_terms_are_known_or_not(
+    app: Holdfast, url: str
+) -> None:
+    @app.task(idempotent=False, queue="money", retries=3)
+    async def pay() -> None: ...
+
+    first = await by_name(url, "pay", job_id="order-7", queue="money")
+    async with app.worker(queues=["money"]):
+        assert await by_name(url, "pay", job_id="order-7", queue="money") == first
+
+
+async def test_a_submit_by_name_in_a_transaction_of_the_callers_has_the_terms(
+    app: Holdfast, url: str
+) -> None:
+    @app.task(idempotent=False)
+    async def pay() -> None: ...
+
+    async def submit() -> JobHandle[Any]:
+        async with Holdfast(url) as stranger:
+            task = stranger.named("pay")
+            if url.startswith("postgres"):
+                connection = await asyncpg.connect(url)
+                async with connection.transaction():
+                    made = await task.submit_in(connection)
+                await connection.close()
+            else:
+                async with stranger.transaction() as transaction:
+                    made = await task.submit_in(transaction)
+        return await app.get(made.id)
+
+    early = await submit()
+    async with app.worker():
+        late = await submit()
+        await asyncio.gather(early.result(LIMIT), late.result(LIMIT))
+    assert late.record.policy == pay.policy
+    assert (await early.refresh()).record.policy == pay.policy
+
+
+async def test_many_submits_by_name_ask_for_the_terms_once(app: Holdfast, url: str) -> None:
+    @app.task(idempotent=False)
+    async def pay() -> None: ...
+
+    async with app.worker(), Holdfast(url) as stranger:
+        store: Any = await stranger.store()
+        asked: list[Any] = []
+        read = store.task_terms
+
+        async def counted(*args: Any) -> Any:
+            asked.append(args)
+            return await read(*args)
+
+        store.task_terms = counted
+        operations = await stranger.operations()
+        await operations.submit([Wanted(task="pay") for _ in range(50)])
+        await asyncio.gather(*(stranger.submit("pay") for _ in range(50)))
+    assert len(asked) == 1
+
+
+async def test_a_compensation_keeps_its_own_terms(app: Holdfast) -> None:
+    undone: list[str] = []
+
+    async def undo(ctx: Context) -> None:
+        undone.append(ctx.job.id)
+
+    @app.task(idempotent=False, compensate=undo, timeout="5m")
+    async def pay() -> None:
+        raise PermanentError("no")
+
+    async with app.worker(poll="20ms"):
+        job = await pay.submit()
+        await job.wait(LIMIT)
+        found = [one async for one in app.jobs(parent=job)]
+        await found[0].result(LIMIT)
+    assert undone == [found[0].id]
+    assert "terms_corrected" not in await types(found[0])

@@ -1,0 +1,68 @@
+"""Terms of tasks over the worker protocol: a session declares them, and every job has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from tests.worker_protocol.hand import Hand, events, read, submitted
+
+Call = Callable[[str | None], httpx.AsyncClient]
+ONCE = {"charge": {"idempotent": False, "timeout_seconds": 60}}
+
+
+async def test_a_job_that_came_before_the_terms_is_corrected_when_it_is_claimed(
+    http: httpx.AsyncClient, call: Call
+) -> None:
+    await submitted(http)
+    hand = await Hand.hired(call("worker"), tasks=["charge"], terms=ONCE)
+    job = await hand.claim_one()
+    assert (job["max_attempts"], job["timeout_seconds"]) == (1, 60)
+    assert await events(http, job) == ["job_created", "job_claimed", "job_terms_corrected"]
+    await hand.say(job, "start")
+    answer = await hand.say(job, "fail", error={"message": "no answer"})
+    assert answer["state"] == "dead_lettered"
+
+
+async def test_a_job_that_comes_after_the_terms_has_them(
+    http: httpx.AsyncClient, call: Call
+) -> None:
+    hand = await Hand.hired(call("worker"), tasks=["charge"], terms=ONCE)
+    job = await submitted(http)
+    assert job["policy"]["max_attempts"] == 1
+    assert not job["policy"]["idempotent"]
+    claimed = await hand.claim_one()
+    assert await events(http, claimed) == ["job_created", "job_claimed"]
+
+
+async def test_a_repeated_claim_does_not_correct_twice(http: httpx.AsyncClient, call: Call) -> None:
+    await submitted(http)
+    hand = await Hand.hired(call("worker"), tasks=["charge"], terms=ONCE)
+    first = await hand.claim_one(request_id="same")
+    assert await hand.claim_one(request_id="same") == first
+    assert (await events(http, first)).count("job_terms_corrected") == 1
+
+
+async def test_the_terms_of_one_tenant_are_not_anothers(
+    http: httpx.AsyncClient, call: Call
+) -> None:
+    await Hand.hired(call("worker@mine"), tasks=["charge"], terms=ONCE)
+    assert not (await submitted(http, tenant="mine"))["policy"]["idempotent"]
+    assert (await submitted(http, tenant="theirs"))["policy"]["idempotent"]
+
+
+async def test_a_worker_of_some_queues_cannot_declare_terms_for_all(
+    http: httpx.AsyncClient, call: Call
+) -> None:
+    refused = await call("worker@#images").post("/v1/worker/sessions", json={"terms": ONCE})
+    assert refused.status_code == 403, refused.text
+    job = await submitted(http)
+    assert (await read(http, job))["policy"]["idempotent"]
+
+
+@pytest.mark.parametrize("bad", [{"retries": -1}, {"timeout_seconds": 0}, {"idempotence": True}])
+async def test_terms_that_no_job_could_have_are_refused(call: Call, bad: dict[str, object]) -> None:
+    refused = await call("worker").post("/v1/worker/sessions", json={"terms": {"charge": bad}})
+    assert refused.status_code == 422, refused.text

@@ -17,3 +17,4 @@ capture_signals  # called by uvicorn
 connection_made  # called by asyncio, as are the next two
 data_received
 connection_lost
+capture_envelope  # called by Sentry

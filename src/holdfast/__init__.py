@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.jobs import JobHandle
     from holdfast.options import Backoff
     from holdfast.pending import PendingHandle
+    from holdfast.services.failures import Failure
     from holdfast.tasks import Call, Task
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Call",
     "Client",
     "Context",
+    "Failure",
     "Happened",
     "Holdfast",
     "HoldfastError",
@@ -66,6 +68,7 @@ _HOMES = {
     "Call": "tasks",
     "Client": "client.client",
     "Context": "context",
+    "Failure": "services.failures",
     "Happened": "durable.verdicts",
     "Holdfast": "app",
     "JobHandle": "jobs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
@@ -18,6 +19,7 @@ from holdfast.context import Context
 from holdfast.enlisting import Enlisting
 from holdfast.errors import BadData, BadTask, HoldfastError, ReservedName
 from holdfast.flow.missing import missing
+from holdfast.flow.redaction import Redact
 from holdfast.flow.submit import refused_submit
 from holdfast.flow.why import Why, why
 from holdfast.jobs import JobHandle
@@ -32,6 +34,7 @@ from holdfast.options import TaskOptions, read_states
 from holdfast.pending import PendingHandle
 from holdfast.ports import Query, QueueStatus, Store, SubmitOutcome, SubmitRefused
 from holdfast.runners.lazily import LazyProcesses
+from holdfast.services.failures import Hook
 from holdfast.services.session import Session
 from holdfast.services.worker import Worker
 from holdfast.spans import Span, span_seconds
@@ -51,6 +54,8 @@ from holdfast.telemetry.tracing import submit_span
 from holdfast.wiring import make_store, read_address
 
 T = TypeVar("T")
+OnFailure = TypeVar("OnFailure", bound=Hook)
+Redactor = TypeVar("Redactor", bound=Redact)
 
 
 class Holdfast(Enlisting):
@@ -88,6 +93,8 @@ class Holdfast(Enlisting):
         self._deadline = deadline_seconds
         self.make_store = store or (lambda: make_store(address, deadline_seconds=deadline_seconds))
         self.rehearsal: Rehearsal | None = None
+        self.failure_hooks: list[Hook] = []
+        self.redactors: list[Redact] = []
         self.meters = Meters()
         """What this process counts of its submits and workers."""
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
@@ -311,7 +318,36 @@ class Holdfast(Enlisting):
             reconcile=reconcile,
             meters=meters or self.meters,
             exits=exits,
+            on_failure=self.failure_hooks,
+            redact=self.redact_text if self.redactors else None,
         )
+
+    def on_failure(self, hook: OnFailure) -> OnFailure:
+        """Register a function that is called for each failed or lost attempt: `@app.on_failure`.
+
+        For error reporters. Workers that are made afterwards call it with a `Failure`, in a thread
+        of their own: one that raises is logged, one that hangs never holds up a job.
+        """
+        if inspect.iscoroutinefunction(hook):
+            raise BadTask("app.on_failure takes a plain function; it is called in a thread")
+        self.failure_hooks.append(hook)
+        return hook
+
+    def redact(self, fn: Redactor) -> Redactor:
+        """Register a function that removes secrets from texts: `@app.redact`.
+
+        Workers that are made afterwards apply it to error messages, tracebacks and log lines of
+        jobs before they are stored or logged. Where it raises, the text is withheld. It must be
+        quick, and leave alone what it has redacted before.
+        """
+        self.redactors.append(fn)
+        return fn
+
+    def redact_text(self, text: str) -> str:
+        """Apply all that `redact` registered."""
+        for redact in self.redactors:
+            text = redact(text)
+        return text
 
     @property
     def reference(self) -> str:

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
+from holdfast.errors import RemoteError
+from holdfast.flow.redaction import is_redacting, redacted
 from holdfast.flow.reports import report_of, writable
 from holdfast.ports import LOG_TEXT
 
@@ -30,6 +32,11 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
         shown = self.isEnabledFor(level)
         if shown or level >= logging.INFO:
             self._keep(level, _line(msg, args, kwargs.get("exc_info")))
+        if shown and is_redacting():
+            # Whatever formats the record must not see more than is kept.
+            error = _error(kwargs.get("exc_info"))
+            kwargs["exc_info"] = None if error is None else RemoteError(report_of(error))
+            msg, args = "%s", (_line(msg, args, None),)
         if shown:
             # The caller is one frame further up than the logger would look.
             kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
@@ -50,6 +57,7 @@ def _line(msg: object, args: tuple[object, ...], given: Any) -> str:
         text = writable(record.getMessage(), LOG_TEXT)
     except Exception:  # noqa: BLE001  what a handler says may be of any class
         text = writable(msg if isinstance(msg, str) else f"<{type(msg).__qualname__}>", LOG_TEXT)
+    text = writable(redacted(text), LOG_TEXT)
     error = _error(given)
     room = LOG_TEXT - len(text) - 1
     if error is None or room <= 0:

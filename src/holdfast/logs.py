@@ -16,7 +16,7 @@ from traceback import format_exception
 from typing import Any, TextIO
 
 from holdfast.context import current_context
-from holdfast.errors import HoldfastError
+from holdfast.errors import ErrorReport, HoldfastError
 from holdfast.telemetry.tracing import current_traceparent, trace_id_of
 
 LONGEST_TEXT = 16_000
@@ -164,6 +164,15 @@ def _error(record: logging.LogRecord) -> dict[str, str] | None:
     if record.exc_info is None or record.exc_info[1] is None:
         return None
     error = record.exc_info[1]
+    report = getattr(error, "report", None) if isinstance(error, HoldfastError) else None
+    if isinstance(report, ErrorReport):
+        # Raised in another process, or redacted: the report says it, this object does not.
+        return {
+            "type": report.type,
+            "message": _cut(report.message),
+            "traceback": report.traceback[-LONGEST_TEXT:],
+            "code": report.code,
+        }
     told = {
         "type": type(error).__qualname__,
         "message": _cut(_told(error)),

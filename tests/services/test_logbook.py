@@ -41,9 +41,13 @@ async def test_what_handlers_say_is_kept_with_attempt_level_and_time(app: Holdfa
         await job.result(LIMIT)
 
     lines = await log_of(app, job)
-    assert [(line.attempt, line.level, line.message) for line in lines] == [
+    first = [line.message.splitlines()[0] for line in lines]
+    retry = first[2]
+    assert retry.startswith("attempt 1 failed: OSError: no luck; retry in 0.0")
+    assert [(line.attempt, line.level, said) for line, said in zip(lines, first, strict=True)] == [
         (1, logging.INFO, "try 1"),
         (1, logging.ERROR, "no luck"),
+        (1, logging.WARNING, retry),
         (2, logging.INFO, "try 2"),
     ]
     minute = 60_000_000

@@ -27,6 +27,7 @@ from holdfast.testing.acts import (
     submit_one,
 )
 from holdfast.testing.factories import CONTROL, new_job, owner_of
+from tests.crashes.waiting import until
 from tests.stores.ledgers import assert_proven, postgres_store, somebody_waits_for
 from tests.stores.load import Load
 from tests.support.postgres import PostgresCluster, database_of
@@ -254,3 +255,27 @@ async def test_work_goes_on_through_a_restart_that_a_claim_meets(
     claimed = await claim_one(store)
     assert (claimed.job.id, claimed.job.attempt) == (job.id, 1)
     await assert_proven(store)
+
+
+async def test_an_outage_is_one_log_line_at_once_and_its_end_another(
+    proxy: FaultProxy, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def logged() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.name.endswith("outage")]
+
+    async with (
+        postgres_store(proxy.url(postgres_url)) as one,
+        postgres_store(proxy.url(postgres_url)) as two,
+    ):
+        await asyncio.gather(one.clock(), two.clock())
+        proxy.refuse()
+        proxy.cut()
+        calls = [asyncio.create_task(store.clock()) for store in (one, two, one, two)]
+        await until(lambda: bool(logged()), "the outage to be logged")
+        assert not any(call.done() for call in calls), "long before callers are told"
+        proxy.accept()
+        await asyncio.gather(*calls)
+    went, came = logged()
+    assert "does not answer, retrying: " in went
+    assert "answers again after " in came
+    assert "postgres:" not in went + came, "no password, and no user"

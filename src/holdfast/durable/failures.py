@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.errors import ErrorReport, HoldfastError, StepFailed
+from holdfast.flow.redaction import redacted_json
 from holdfast.flow.reports import report_of
 from holdfast.lifecycle.payload import Body, decode_body, encode_body
 
@@ -51,7 +52,8 @@ def remembered(body: bytes | None) -> Exception:
 
 def _arguments(error: Exception, report: ErrorReport) -> list[Any]:
     try:
-        return list(decode_body(encode_body(list(error.args), limit=ARGUMENTS_LIMIT)))
+        arguments = decode_body(encode_body(list(error.args), limit=ARGUMENTS_LIMIT))
+        return list(redacted_json(arguments))
     except Exception:  # noqa: BLE001  an error may hold anything
         return [report.message]
 

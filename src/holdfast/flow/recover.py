@@ -36,6 +36,8 @@ class Swept(Struct, kw_only=True):
     """Somebody else came first: nothing to do."""
     failed: dict[JobId, str] = {}
     """Jobs that could not be judged or written; the others were."""
+    changes: list[Change] = []
+    """What it wrote."""
 
     @property
     def written(self) -> dict[EventType, int]:
@@ -50,6 +52,7 @@ class Swept(Struct, kw_only=True):
         record = change.record
         key = record.task, record.queue, change.event.type
         self.moved[key] = self.moved.get(key, 0) + 1
+        self.changes.append(change)
         lease = record.lease_expires_at
         self.expired += isinstance(lease, int) and lease <= self.now
 

@@ -12,7 +12,10 @@ from itertools import islice
 from types import FrameType
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from holdfast.errors import ErrorReport, HoldfastError, RemoteError
+from holdfast.flow.redaction import is_redacting, redacted
 
 __all__ = ["ErrorReport", "report_of", "writable"]
 
@@ -33,7 +36,22 @@ T = TypeVar("T")
 
 
 def report_of(error: BaseException) -> ErrorReport:
-    """Tell an error; one that came from another process is told as it was told there."""
+    """Describe an error, redacted; one from another process as it was described there."""
+    report = _report_of(error)
+    if not is_redacting():
+        return report
+    return replace(
+        report,
+        message=writable(redacted(report.message), MESSAGE_LIMIT),
+        traceback=_shorten(redacted(report.traceback), TRACEBACK_LIMIT),
+        chain=tuple(
+            {**one, "message": writable(redacted(one["message"]), MESSAGE_LIMIT)}
+            for one in report.chain
+        ),
+    )
+
+
+def _report_of(error: BaseException) -> ErrorReport:
     told = _try(lambda: error.report if _is(error, HoldfastError) else None, None)  # type: ignore[attr-defined]
     if type(told) is ErrorReport:
         return told

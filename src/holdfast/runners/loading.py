@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from holdfast.errors import BadAddress
+from holdfast.flow.redaction import redact_from_now_on
 from holdfast.runners.wire import AppReference
 
 # The name under which multiprocessing loads a script, so that one guard in it serves both, and a
@@ -44,7 +45,10 @@ def load_tasks(app: AppReference) -> Mapping[str, Any]:
     """Import the app and return its tasks; raises whatever its import raises."""
     token = _loading.set(True)
     module = _import_file(app.path) if app.path else importlib.import_module(str(app.module))
-    tasks: Mapping[str, Any] = attrgetter(app.attribute)(module).tasks
+    found: Any = attrgetter(app.attribute)(module)
+    tasks: Mapping[str, Any] = found.tasks
+    if getattr(found, "redactors", None):
+        redact_from_now_on(found.redact_text)
     _loading.reset(token)
     return tasks
 

@@ -36,6 +36,7 @@ from holdfast.lifecycle.terms import corrected_policy, correction_reason
 from holdfast.points import reach
 from holdfast.ports import HIGHEST_LEVEL, LogEntry
 from holdfast.services.desk import Desk
+from holdfast.services.failures import Failures
 from holdfast.services.held import START, Held
 from holdfast.services.journal import Journal
 from holdfast.tasks import Mode, Task
@@ -75,6 +76,7 @@ class Attempts:
         *,
         concurrency: int,
         journal: Journal,
+        failures: Failures,
         children: Children,
         jitter: Callable[[], float],
         on_end: Callable[[Held], None],
@@ -92,6 +94,7 @@ class Attempts:
         self._desk = desk
         self._meters = meters
         self._journal = journal
+        self._failures = failures
         self._asking: set[asyncio.Task[None]] = set()
         self._children = children
         self._jitter = jitter
@@ -163,18 +166,23 @@ class Attempts:
 
     async def _run(self, held: Held) -> None:
         """Run one attempt to its end."""
+        failed: BaseException | None = None
         try:
             # In a copy of the worker's context, not of the task's: another attempt ran in that
             # before, and what one handler sets must not be seen by the next.
             command = await _inside(self._context.copy(), self._attempt(held), held)
         except BaseException as error:  # noqa: BLE001  the attempt's edge: the job must end
-            command = self._after(held, error)
-        self._end(held, command)
+            failed, command = error, self._after(held, error)
+        self._end(held, command, failed)
 
-    def _end(self, held: Held, command: c.Command | None) -> None:
+    def _end(
+        self, held: Held, command: c.Command | None, error: BaseException | None = None
+    ) -> None:
         """Post what an attempt ends with; its slot is free."""
         if command is not None:
             self._desk.post(held, command)
+            if type(command) is not c.Complete:
+                self._failures.ended(held, command, error)
         reach("finish.posted")
         self.running.discard(held)
         self._on_end(held)

@@ -173,7 +173,7 @@ class Desk:
             self._put_back(sent, unsure=True)
             return False
         reach("commit.answered")
-        self.trouble = None
+        self._worked()
         self._meters.committed(len(sent))
         self._settle_all(sent, outcomes, sent_at)
         return True
@@ -193,7 +193,7 @@ class Desk:
                 self._put_back([one], unsure=True)
                 self._put_back(contended[number + 1 :])
                 return False
-            self.trouble = None
+            self._worked()
             self._meters.committed(1)
             self._settle(locked, outcome, sent_at)
         return True
@@ -259,6 +259,11 @@ class Desk:
         self.trouble = str(error)
         self._meters.store_error(error.reason_code)
         log.warning("commit failed, will try again: %s", error)
+
+    def _worked(self) -> None:
+        if self.trouble is not None:
+            self.trouble = None
+            log.warning("commits are written again")
 
     def _put_back(self, sent: Iterable[Sent], *, unsure: bool = False) -> None:
         """Keep what could not be written; `unsure` whether it was: repeating it is safe."""

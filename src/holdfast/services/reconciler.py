@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 from holdfast.errors import HoldfastError
 from holdfast.flow.children import Tended, tend, tend_unmarked
 from holdfast.flow.recover import Swept, sweep
-from holdfast.lifecycle.job import Actor, JobId
+from holdfast.lifecycle.job import Actor, Change, JobId
 from holdfast.lifecycle.states import Role
-from holdfast.ports import Store
+from holdfast.ports import LogEntry, Store
+from holdfast.services.failures import RateLimit, log_entry, swept_line
 from holdfast.telemetry import Meters
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Reconciler:
         self._tick = tick_seconds
         self._on_sweep = on_sweep
         self._meters = meters or Meters()
+        self._limit = RateLimit()
         self._stopping = asyncio.Event()
         self._looked_at: JobId | None = None
         """The last family that the slow pass has seen; lost with the process, it begins anew."""
@@ -104,6 +106,7 @@ class Reconciler:
         self.health.written += sum(report.written.values())
         for id_, problem in report.failed.items():
             log.error("job %s could not be swept: %s", id_, problem)
+        await self._log(report.changes)
         await self._tend()
         if self.health.sweeps % FOLD_EVERY == 0:
             await self._store.fold_counts()
@@ -111,6 +114,27 @@ class Reconciler:
         if self._on_sweep is not None:
             self._on_sweep(report)
         return report
+
+    async def _log(self, changes: Sequence[Change]) -> None:
+        """Log what was lost or ended, in the process's log and in those of the jobs."""
+        kept: list[LogEntry] = []
+        for change in changes:
+            if (line := swept_line(change)) is None:
+                continue
+            (level, said), job = line, change.record
+            kept.append(log_entry(job.id, job.attempt, level, said))
+            passed = self._limit.passes((job.task, change.event.type))
+            if passed is not None:
+                more = f" ({passed.left_out} more were not logged)" if passed.left_out else ""
+                fields = {"job_id": job.public_id, "attempt": job.attempt, "task": job.task}
+                log.log(
+                    level, "job %s (%s): %s%s", job.public_id, job.task, said, more, extra=fields
+                )
+        if kept:
+            try:
+                await self._store.keep_logs(kept)
+            except HoldfastError as error:
+                log.warning("logs of jobs were not kept: %s", error)
 
     async def _tend(self) -> None:
         """Look at marked families; now and then also at some others, should a mark be lost."""

@@ -21,6 +21,7 @@ from typing import Any, Self
 from holdfast.errors import HoldfastError, LeaseConflictError, StoreReplaced, StoreUnavailable
 from holdfast.flow.children import tend
 from holdfast.flow.finish import after_shutdown
+from holdfast.flow.redaction import Redact, redacting
 from holdfast.identity import jitter, mint_request, mint_worker
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.family import KIN, awaits_children
@@ -31,6 +32,7 @@ from holdfast.points import reach
 from holdfast.ports import Announcement, Claimed, ClaimRequest, Store
 from holdfast.services.attempts import Attempts, Children
 from holdfast.services.desk import BATCH, Desk
+from holdfast.services.failures import Failures, Hook
 from holdfast.services.fork_guard import allow_fork, forbid_fork
 from holdfast.services.held import Held, hold
 from holdfast.services.journal import Journal
@@ -81,11 +83,15 @@ class Worker:
         reconcile: bool = True,
         meters: Meters | None = None,
         exits: bool = False,
+        on_failure: Sequence[Hook] = (),
+        redact: Redact | None = None,
     ) -> None:
         """Take the settings; entering or `run` begins.
 
         The two stores are opened and closed here: one for the loop, one for the keeper's thread.
         `exits`: the process ends with this worker, and with it what cannot be killed otherwise.
+        `on_failure` are called for each failed or lost attempt, in a thread of their own; `redact`
+        removes secrets from what is stored or logged of errors.
         """
         self.name = mint_worker()
         self._first = Actor(Role.OWNER, self.name, 1)
@@ -107,6 +113,8 @@ class Worker:
         self._tick = tick_seconds
         self._reconciles = reconcile
         self._exits = exits
+        self._on_failure = tuple(on_failure)
+        self._redact = redact
         self._held: dict[JobId, Held] = {}
         self._buffer: deque[Held] = deque()
         self._prefetch = Prefetch(concurrency)
@@ -118,16 +126,25 @@ class Worker:
         """Begin; a database that does not answer yet is waited for."""
         await self._open()
         self._loop = asyncio.get_running_loop()
+        with redacting(self._redact):
+            self._begin()
+        forbid_fork(self)
+        return self
+
+    def _begin(self) -> None:
+        """Start all parts; what they start in turn redacts as they do."""
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._families = asyncio.Event()
         self._desk = Desk(self._store, self, self.meters)
         self._logbook = Logbook(self._store)
+        self._failures = Failures(self._logbook.write, self._on_failure)
         self._attempts = Attempts(
             self._desk,
             self.meters,
             concurrency=self._concurrency,
             journal=Journal(self._store, self._desk, self.meters),
+            failures=self._failures,
             children=self._children,
             keep_log=self._logbook.write,
             jitter=jitter,
@@ -143,8 +160,6 @@ class Worker:
         )
         self._keeper.start()
         self._begin_loops()
-        forbid_fork(self)
-        return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Stop, finish or give back what is held, and let go; raises what a part died of."""
@@ -457,7 +472,7 @@ class Worker:
 
     def lost(self, held: Held, why: str) -> None:
         """Take note that a job is somebody else's, or nobody's (the desk's word)."""
-        log.warning("job %s is lost: %s", held.record.public_id, why)
+        self._failures.lost(held, why)
         self.meters.fenced()
         self._desk.drop(held)
         self._forget(held)
@@ -583,6 +598,7 @@ class Worker:
         self._keeper.stop()
         await asyncio.gather(*parts, return_exceptions=True)
         await self._attempts.close()
+        await asyncio.to_thread(self._failures.close)
         await self._keeper.ended()
         await self._store.close()
 

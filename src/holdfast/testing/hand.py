@@ -25,6 +25,7 @@ from holdfast.lifecycle.states import Cancel, Role, State
 from holdfast.ports import Claimed, Store
 from holdfast.services.attempts import Attempts
 from holdfast.services.desk import Desk
+from holdfast.services.failures import Failures
 from holdfast.services.held import Held, hold
 from holdfast.services.journal import Journal
 from holdfast.tasks import Task
@@ -92,6 +93,7 @@ class Hand:
             meters,
             concurrency=1,
             journal=Journal(store, self._desk, meters),
+            failures=Failures(lambda entry: None),
             children=_NoChildren(),
             # The delays that were asked for, and the same ones in each run.
             jitter=lambda: 1.0,

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import asyncpg
 
 from holdfast.errors import LawBroken, StoreBroken, StoreError, StoreFull, StoreUnavailable
+from holdfast.stores.outage import came_back, is_away, went_away
 from holdfast.stores.postgres.hosts import Hosts
 from holdfast.stores.postgres.pool import Lane, Pool, abandon
 from holdfast.stores.postgres.schema import search_path
@@ -84,6 +85,19 @@ PASSING = (
 )
 """What may be over in a moment: an outage, a failover, a deadlock, a lock that another holds."""
 
+_OUTAGES = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
+"""What says that the database is away, and not merely that two met."""
+
 _SOUND = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
@@ -113,6 +127,7 @@ class Connections:
         self._deadline = deadline_seconds
         self._attempt = attempt_seconds
         self._hosts = Hosts(url)
+        self._name = url.rpartition("@")[2].partition("?")[0]
         self._pool: Pool | None = None
         # A transaction whose client fell silent must not keep its row locks longer than a caller
         # waits, nor hold back vacuum and the tail.
@@ -170,12 +185,17 @@ class Connections:
         tries = 0
         while True:
             try:
-                return await self._once(work, tries, lane)
+                result = await self._once(work, tries, lane)
+                if is_away():
+                    came_back(self._name)
+                return result
             except keep:
                 raise
             except PASSING as error:
                 if not _passes(error):
                     raise StoreError(f"the database driver said: {error}") from error
+                if isinstance(error, _OUTAGES):
+                    went_away(self._name, error)
                 tries += 1
                 pause = _pause(tries)
                 if loop.time() + pause > until:

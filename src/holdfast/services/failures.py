@@ -1,0 +1,309 @@
+"""Failures: what a worker logs, keeps and reports when an attempt fails or is lost.
+
+Each failure is a line in the process's log (limited in rate, its traceback once), a line in the
+job's own log, and a call of the app's `on_failure` hooks, in a thread of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from holdfast.errors import ErrorReport, RemoteError
+from holdfast.flow.redaction import is_redacting
+from holdfast.flow.reports import writable
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.job import Change, JobId
+from holdfast.lifecycle.payload import decode_body
+from holdfast.lifecycle.retry import backoff
+from holdfast.lifecycle.states import EventType
+from holdfast.ports import LOG_TEXT, LogEntry
+from holdfast.services.held import Held
+
+log = logging.getLogger(__name__)
+
+LINES = 10
+"""How many failures of one task with one outcome and error are logged in a window."""
+WINDOW_SECONDS = 10.0
+MOST_KINDS = 1000
+"""Kinds of failures whose rate is remembered."""
+MOST_WAITING = 1000
+"""Failures that wait for the hooks; beyond that, hooks miss some, and it is logged."""
+HOOK_LIMIT_SECONDS = 2.0
+"""How long a worker that ends waits for its hooks."""
+
+Keep: TypeAlias = Callable[[LogEntry], None]
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """One failed or lost attempt, as `app.on_failure` hooks receive it."""
+
+    job_id: str
+    task: str
+    queue: str
+    tenant: str
+    attempt: int
+    outcome: str
+    """What followed: `retrying`, `failed`, `timed_out`, `dead_lettered`, or `lost` (the worker lost
+    the job; another one may run it)."""
+    code: str
+    """The error's stable code."""
+    message: str
+    """The error's type and text, redacted if the app redacts."""
+    error: BaseException | None
+    """The exception as the handler raised it, not redacted; None where there was none."""
+    retry_in_seconds: float | None = None
+    correlation_id: str | None = None
+    trace_id: str | None = None
+    labels: dict[str, str] = {}
+
+
+Hook: TypeAlias = Callable[[Failure], object]
+
+_OUTCOMES: dict[type[c.Command], str] = {
+    c.Retry: "retrying",
+    c.Fail: "failed",
+    c.TimeOut: "timed_out",
+    c.DeadLetter: "dead_lettered",
+}
+
+
+class Failures:
+    """Reports the failures of one worker's attempts; on its event loop."""
+
+    def __init__(self, keep_log: Keep, hooks: Sequence[Hook] = ()) -> None:
+        """Keep lines of jobs by `keep_log`, and call hooks."""
+        self._keep_log = keep_log
+        self._limit = RateLimit()
+        self._hooks = HookThread(hooks)
+
+    def ended(self, held: Held, command: c.Command, error: BaseException | None) -> None:
+        """Report how an attempt ended, if it failed."""
+        outcome = _OUTCOMES.get(type(command))
+        if outcome is None or not isinstance(command, c.Failing):
+            return
+        told = _told(command)
+        retry_in = _retry_in(held, command)
+        follows = _follows(outcome, retry_in, linked=bool(command.submits))
+        if command.error_code == "timeout":
+            error = error or TimeoutError(told.message)
+        self._report(
+            held,
+            outcome,
+            level=logging.WARNING if retry_in is not None else logging.ERROR,
+            code=command.error_code,
+            said=f"attempt {held.record.attempt} failed: {told.type}: {told.message}; {follows}",
+            told=told,
+            error=error,
+            retry_in=retry_in,
+        )
+
+    def lost(self, held: Held, why: str) -> None:
+        """Report that an attempt lost its job."""
+        said = f"attempt {held.record.attempt} is lost: {why}"
+        self._report(held, "lost", level=logging.WARNING, code="lease_lost", said=said)
+
+    def _report(
+        self,
+        held: Held,
+        outcome: str,
+        *,
+        level: int,
+        code: str,
+        said: str,
+        told: ErrorReport | None = None,
+        error: BaseException | None = None,
+        retry_in: float | None = None,
+    ) -> None:
+        job, created = held.claimed.job, held.claimed.created
+        traceback = "" if told is None else told.traceback
+        self._keep_log(log_entry(job.id, job.attempt, level, said, traceback))
+        kind = "" if told is None else told.type
+        passes = self._limit.passes((job.task, outcome, kind))
+        if passes is not None:
+            more = f" ({passes.left_out} more like this were not logged)" if passes.left_out else ""
+            # Redacted, the exception itself must not reach a formatter.
+            shown = RemoteError(told) if told is not None and is_redacting() else error
+            log.log(
+                level,
+                "job %s (%s): %s%s",
+                job.public_id,
+                job.task,
+                said,
+                more,
+                exc_info=shown if passes.first else None,
+                extra={
+                    "job_id": job.public_id,
+                    "attempt": job.attempt,
+                    "task": job.task,
+                    "correlation_id": held.claimed.correlation_id,
+                    "trace_id": created.trace_id,
+                },
+            )
+        self._hooks.call(
+            Failure(
+                job_id=job.public_id,
+                task=job.task,
+                queue=job.queue,
+                tenant=job.tenant,
+                attempt=job.attempt,
+                outcome=outcome,
+                code=code,
+                message=said if told is None else f"{told.type}: {told.message}",
+                error=error,
+                retry_in_seconds=retry_in,
+                correlation_id=held.claimed.correlation_id,
+                trace_id=created.trace_id,
+                labels=created.labels,
+            )
+        )
+
+    def close(self) -> None:
+        """Wait, not for long, until the hooks have seen everything. Blocks."""
+        self._hooks.close(HOOK_LIMIT_SECONDS)
+
+
+def log_entry(id: JobId, attempt: int, level: int, said: str, traceback: str = "") -> LogEntry:
+    """Make a line of a job's own log; of a long traceback its end."""
+    text = writable(said, LOG_TEXT)
+    room = LOG_TEXT - len(text) - 1
+    if traceback and room > 0:
+        text = f"{text}\n{traceback.rstrip()[-room:]}"
+    return LogEntry(id=id, attempt=attempt, at=time.time_ns() // 1000, level=level, message=text)
+
+
+_SWEPT = {
+    EventType.STALLED: (logging.WARNING, "it is due again"),
+    EventType.DEAD_LETTERED: (logging.ERROR, "it is dead-lettered"),
+    EventType.TIMED_OUT: (logging.ERROR, "it has timed out"),
+    EventType.FAILED: (logging.ERROR, "it has failed"),
+    EventType.CANCELLED: (logging.INFO, "it is cancelled, as was asked"),
+}
+
+
+def swept_line(change: Change) -> tuple[int, str] | None:
+    """Say what a sweep did to a job, with a level; None where that is no failure."""
+    if change.event.type not in _SWEPT:
+        return None
+    level, follows = _SWEPT[change.event.type]
+    owner = change.event.facts.last_owner
+    held = f"attempt {change.record.attempt} by {owner} was lost" if owner else "its time is over"
+    reason = f" ({change.event.reason})" if change.event.reason else ""
+    return level, f"{held}{reason}; {follows}"
+
+
+class Passed(Struct, frozen=True):
+    """That a line may be logged."""
+
+    first: bool
+    """The first of its kind in this window: with its traceback."""
+    left_out: int
+    """How many were left out before it."""
+
+
+class RateLimit:
+    """Lets some lines of each kind through in a window, and counts the others."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        """Begin with nothing seen."""
+        self._now = now
+        self._kinds: dict[object, list[float]] = {}
+        """By kind: when its window ends, lines in it, lines left out."""
+
+    def passes(self, kind: object) -> Passed | None:
+        """Count a line; None where it must not be logged."""
+        now = self._now()
+        window = self._kinds.get(kind)
+        if window is None or window[0] <= now:
+            if len(self._kinds) >= MOST_KINDS:
+                self._kinds.clear()
+            self._kinds[kind] = [now + WINDOW_SECONDS, 1, 0]
+            return Passed(first=True, left_out=0 if window is None else int(window[2]))
+        if window[1] >= LINES:
+            window[2] += 1
+            return None
+        window[1] += 1
+        return Passed(first=False, left_out=0)
+
+
+class HookThread:
+    """Calls hooks in a thread: one that raises is logged, one that hangs holds up only others."""
+
+    def __init__(self, hooks: Sequence[Hook]) -> None:
+        """Start no thread yet."""
+        self._hooks = tuple(hooks)
+        self._waiting: queue.Queue[Failure | None] = queue.Queue(MOST_WAITING)
+        self._thread: threading.Thread | None = None
+        self._limit = RateLimit()
+
+    def call(self, failure: Failure) -> None:
+        """Have the hooks called; never waits."""
+        if not self._hooks:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._serve, name="holdfast failure hooks", daemon=True
+            )
+            self._thread.start()
+        try:
+            self._waiting.put_nowait(failure)
+        except queue.Full:
+            if self._limit.passes("full") is not None:
+                log.error("on_failure hooks are stuck: they miss failures")
+
+    def close(self, limit_seconds: float) -> None:
+        """Let the thread end, and wait for it up to a limit."""
+        if self._thread is not None:
+            try:
+                self._waiting.put_nowait(None)
+            except queue.Full:
+                return
+            self._thread.join(limit_seconds)
+            if self._thread.is_alive():
+                log.error("on_failure hooks are stuck: they are left behind")
+
+    def _serve(self) -> None:
+        while (failure := self._waiting.get()) is not None:
+            for hook in self._hooks:
+                self._call(hook, failure)
+
+    def _call(self, hook: Hook, failure: Failure) -> None:
+        try:
+            hook(failure)
+        except Exception:
+            name = getattr(hook, "__qualname__", type(hook).__qualname__)
+            if self._limit.passes(name) is not None:
+                log.exception("on_failure hook %s raised for job %s", name, failure.job_id)
+
+
+def _told(command: c.Failing) -> ErrorReport:
+    """Read the error that a command carries: what the ledger gets, and no more."""
+    body: Any = decode_body(command.body)
+    told = body if isinstance(body, dict) else {}
+    return ErrorReport(
+        type=str(told.get("type", command.error_code)),
+        message=str(told.get("message") or command.reason or ""),
+        code=command.error_code,
+        traceback=str(told.get("traceback", "")),
+    )
+
+
+def _retry_in(held: Held, command: c.Failing) -> float | None:
+    if not isinstance(command, c.Retry):
+        return None
+    delay = command.retry_in
+    if delay is None:
+        delay = backoff(held.record.policy, held.record.failures + 1, command.jitter)
+    return delay / 1e6
+
+
+def _follows(outcome: str, retry_in: float | None, *, linked: bool) -> str:
+    if retry_in is not None:
+        return f"retry in {retry_in:.3g} s"
+    return f"{outcome.replace('_', '-')}" + (", tried again as a new job" if linked else "")

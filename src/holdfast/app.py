@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 from uuid import UUID
@@ -247,6 +247,7 @@ class Holdfast(Enlisting):
         workflow_id: str | None = None,
         correlation_id: str | None = None,
         error_code: str | None = None,
+        labels: Mapping[str, str] | None = None,
         tenant: str | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[JobHandle[Any]]:
@@ -261,6 +262,7 @@ class Holdfast(Enlisting):
             workflow_id=workflow_id,
             correlation_id=correlation_id,
             error_code=error_code,
+            labels=tuple((labels or {}).items()),
         )
         async for record in found(operations, query, limit):
             yield self._handle(record)

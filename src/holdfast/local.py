@@ -40,7 +40,7 @@ from holdfast.flow.submit import refused_submit
 from holdfast.flow.why import Why, why
 from holdfast.identity import mint_id
 from holdfast.lifecycle.job import Actor, Job, JobId, LoggedEvent, NewJob
-from holdfast.lifecycle.payload import Body, check_body, check_text, decode_body
+from holdfast.lifecycle.payload import Body, check_body, check_labels, check_text, decode_body
 from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_faults, told_faults
 from holdfast.lifecycle.reserved import check_not_reserved
 from holdfast.lifecycle.states import KeyKind, Link, Role, State
@@ -206,6 +206,8 @@ class LocalOperations:
             query = replace(query, tenant=self._tenant_of(query.tenant))
         query = replace(query, queue=self.queue_of(query.queue))
         _check_filters(query, ("tenant", "queue", "task", *_KEYS))
+        with about("labels"):
+            check_labels(dict(query.labels), "labels")
         if query.look is not None and not await self._looks_at_own(query):
             query = replace(query, look=None)
         page = await self._store.find(query)

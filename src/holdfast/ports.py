@@ -123,6 +123,8 @@ class Query(Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     error_code: str | None = None
     letter: Letter | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    """Names with their values; a job must have all of them. No index knows them."""
     created_from: int | None = None
     created_until: int | None = None
     before: JobId | None = None

@@ -142,6 +142,15 @@ async def test_holds_are_put_and_lifted_by_name(mine: Operations) -> None:
     ]
 
 
+async def test_jobs_are_found_by_their_labels(mine: Operations) -> None:
+    red = await submitted(mine, Wanted(task="other", labels={"colour": "red", "a=b": "c=d"}))
+    await submitted(mine, Wanted(task="other"))
+    assert [job.id for job in (await mine.find(Query(labels=(("colour", "red"),)))).jobs] == [
+        red.id
+    ]
+    assert (await mine.find(Query(labels=(("colour", "blue"),)))).jobs == []
+
+
 async def test_a_job_is_made_due_at_another_time(mine: Operations) -> None:
     job = await submitted(mine, Wanted(task="other", delay="1h"))
     moment = datetime(2100, 1, 1, tzinfo=UTC)

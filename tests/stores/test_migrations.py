@@ -138,7 +138,7 @@ DIFFERENT_BLOCKS = {
     },
     "sqlite writes find's filters as they are given": {
         "find_tenant", "find_states", "find_queue", "find_task", "find_parent_id",
-        "find_workflow_id", "find_correlation_id", "find_error_code", "find_letter",
+        "find_workflow_id", "find_correlation_id", "find_error_code", "find_labels", "find_letter",
         "find_created_from", "find_created_until", "find_before", "find_bound",
     },
     "postgres locks what it claims, so it merges ranges without locks first": {

@@ -77,6 +77,18 @@ def test_a_job_is_named_by_the_first_digits_of_its_id(place: str) -> None:
     assert answered(place, "show", first[:8])["job"]["job_id"] == first[:8]
 
 
+def test_labels_are_shown_and_jobs_are_listed_by_them(place: str) -> None:
+    async def labelled(store: Store) -> None:
+        await submit_one(store, job_id="red", labels={"colour": "red", "size": "l"})
+        await submit_one(store, job_id="plain")
+
+    on(place, labelled)
+    assert "labels         colour=red, size=l" in run(place, "show", "red").stdout
+    assert listed(place, "--label", "colour=red", "--label", "size=l") == ["red"]
+    assert listed(place, "--label", "colour=blue") == []
+    assert run(place, "ls", "--label", "colour").exit_code == BAD_INPUT
+
+
 def test_jobs_are_narrowed_by_every_filter(place: str) -> None:
     on(place, _some)
     assert listed(place, "--state", "queued", "--state", "running") == ["runs", "waits"]

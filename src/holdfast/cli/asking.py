@@ -33,6 +33,10 @@ OfState = Annotated[
     list[str] | None, typer.Option("--state", help="In this state; may be said repeatedly.")
 ]
 OfTask = Annotated[str | None, typer.Option("--task", help="Of this task alone.")]
+OfLabel = Annotated[
+    list[str] | None,
+    typer.Option("--label", help="With this label, NAME=TEXT; may be said repeatedly."),
+]
 Since = Annotated[
     str | None,
     typer.Option("--since", help="Submitted since: 2h, 7d, or 2026-11-16T10:00 (UTC)."),
@@ -84,6 +88,17 @@ def check_texts(**options: str | None) -> None:
     for name, text in options.items():
         if text is not None:
             check_text(text, f"--{name}")
+
+
+def read_labels(pairs: list[str] | None) -> dict[str, str]:
+    """Read labels written as NAME=TEXT."""
+    found = {}
+    for pair in pairs or ():
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise BadData(f"--label is written NAME=TEXT, not {pair!r}")
+        found[name] = text
+    return found
 
 
 def read_state(word: str) -> State:

@@ -14,6 +14,7 @@ import typer
 from holdfast.cli.asking import (
     Before,
     JobName,
+    OfLabel,
     OfQueue,
     OfState,
     OfTask,
@@ -25,6 +26,7 @@ from holdfast.cli.asking import (
     check_texts,
     find_job,
     read_cursor,
+    read_labels,
     read_state,
     read_time,
 )
@@ -66,6 +68,7 @@ def list_jobs(
     correlation: Annotated[
         str | None, typer.Option("--correlation", help="With this correlation id.")
     ] = None,
+    label: OfLabel = None,
     since: Since = None,
     until: Until = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many at most.")] = 50,
@@ -85,6 +88,7 @@ def list_jobs(
             workflow_id=workflow,
             correlation_id=correlation,
             error_code=error,
+            labels=tuple(read_labels(label).items()),
             created_from=await read_time(operations, since, "--since"),
             created_until=await read_time(operations, until, "--until"),
             before=read_cursor(before),

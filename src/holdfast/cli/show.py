@@ -143,6 +143,7 @@ def _say_record(job: Job, first: ReadEvent) -> None:
             ("held by", plain(", ".join(job.held_by))),
             ("waits for", plain(job.wait_for)),
             ("parent", "" if job.parent_id is None else f"{job.parent_id} ({job.link_kind})"),
+            ("labels", plain(", ".join(_labels(first)))),
             ("correlation", plain(first.correlation_id)),
             ("trace", plain(first.trace_id)),
             ("submitted", instant(job.created_at)),
@@ -157,6 +158,10 @@ def _lost_owner(job: Job) -> str:
         return ""
     kill = "; kill: unconfirmed" if job.terminal else ""
     return f"{plain(job.lost_owner)}{kill}"
+
+
+def _labels(first: ReadEvent) -> list[str]:
+    return [f"{name}={value}" for name, value in first.facts.get("labels", {}).items()]
 
 
 def _followers(job: Job, log: list[ReadEvent]) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 from uuid import UUID
@@ -159,6 +159,7 @@ class Client:
         workflow_id: str | None = None,
         correlation_id: str | None = None,
         error_code: str | None = None,
+        labels: Mapping[str, str] | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[JobHandle[Any]]:
         """Go through jobs, newest first: `async for job in client.jobs(state="failed")`."""
@@ -171,6 +172,7 @@ class Client:
             workflow_id=workflow_id,
             correlation_id=correlation_id,
             error_code=error_code,
+            labels=tuple((labels or {}).items()),
         )
         async for record in found(operations, query, limit):
             yield self._handle(record)

@@ -541,6 +541,7 @@ def _listing(query: Query) -> list[tuple[str, str]]:
         )
         if value is not None
     ]
+    said += [("label", f"{name}={text}") for name, text in query.labels]
     return [*said, *_created(query)]
 
 

@@ -126,5 +126,10 @@ def complete(event: LoggedEvent, first: LoggedEvent) -> ReadEvent:
         attempt=event.attempt,
         request_id=event.request_id,
         rev=event.rev,
-        facts=msgspec.to_builtins(event.facts),
+        facts=msgspec.to_builtins(event.facts) | _labels(event),
     )
+
+
+def _labels(event: LoggedEvent) -> dict[str, Any]:
+    made = event.created
+    return {"labels": made.labels} if made is not None and made.labels else {}

@@ -11,6 +11,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 from msgspec import Raw, Struct
 from msgspec.structs import replace
+from pydantic import StringConstraints
 from starlette.responses import Response
 
 from holdfast.errors import HoldfastError, ResultTimeout, TooLarge, ValidationError
@@ -59,6 +60,8 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 
 Text = Annotated[str | None, Query(min_length=1, max_length=200)]
+Label = Annotated[str, StringConstraints(pattern=r"^[^=]+=", max_length=1200)]
+"""`name=text`; a job must have all that are given."""
 Wait = Annotated[float, Query(ge=0, le=WAIT_LIMIT_SECONDS)]
 DialectKey = Annotated[Literal["A", "B", "C", "D", "E"] | None, Query()]
 
@@ -118,6 +121,7 @@ async def list_jobs(  # noqa: PLR0917  what a query string may say
     correlation_id: Text = None,
     error_code: Text = None,
     letter: Letter | None = None,
+    label: Annotated[list[Label], Query()] = [],  # noqa: B006  read, never written
     created_from: datetime | None = None,
     created_until: datetime | None = None,
     before: UUID | None = None,
@@ -140,6 +144,7 @@ async def list_jobs(  # noqa: PLR0917  what a query string may say
             correlation_id=correlation_id,
             error_code=error_code,
             letter=letter,
+            labels=tuple(_label(one) for one in label),
             created_from=read_instant(created_from, "created_from"),
             created_until=read_instant(created_until, "created_until"),
             before=None if before is None else JobId(before),
@@ -328,6 +333,11 @@ async def explain_job(ask: Annotated[Ask, asking(Scope.READ)], job: Name) -> Res
 async def get_lineage(ask: Annotated[Ask, asking(Scope.READ)], job: Name) -> Response:
     """Read the tree that a job stands in."""
     return answer(await ask.jobs.lineage(job))
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
 
 
 class _ManyAsText(Struct, forbid_unknown_fields=True):

@@ -968,6 +968,9 @@ WHERE :narrow
     AND ($9::smallint IS NULL OR j.letter = $9)
     AND j.created_at >= $10 AND j.created_at < $11
     AND j.id < $12 AND j.id >= $14
+    AND ($15::text IS NULL OR EXISTS (SELECT 1 FROM events AS born
+        WHERE born.id = j.id AND born.rev = 1
+            AND born.data::jsonb -> 'labels' @> $15::jsonb))
 ORDER BY :order j.id DESC LIMIT $13
 
 -- name: look_bound

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from holdfast.errors import LawBroken
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
@@ -81,7 +82,8 @@ class Reading(Base):
         """List jobs, newest first."""
         bound = await self._look_bound(query) if looks(query) else None
         # One more than asked for tells whether there is a next page.
-        arguments = (*_find_arguments(query), bound or LOWEST)
+        labels = msgspec.json.encode(dict(query.labels)).decode() if query.labels else None
+        arguments = (*_find_arguments(query), bound or LOWEST, labels)
         rows = await self._fetch_text(_find_sql(self._sql, query), *arguments)
         jobs, bad = await self._readable_jobs(rows[: query.limit])
         last = JobId(rows[query.limit - 1][0]) if len(rows) > query.limit else bound

@@ -236,6 +236,14 @@ AND error_code = :error_code
 -- A filter of find.
 AND letter = :letter
 
+-- name: find_labels
+-- A filter of find: labels as a JSON object, in the first event's data.
+-- differs from postgres: there a jsonb operator compares both objects at once.
+AND NOT EXISTS (SELECT 1 FROM json_each(:labels) AS wanted WHERE NOT EXISTS (
+    SELECT 1 FROM events AS born, json_each(born.data, '$.labels') AS has
+    WHERE born.id = jobs.id AND born.rev = 1 AND has.key = wanted.key
+        AND has.value = wanted.value))
+
 -- name: find_created_from
 -- A filter of find.
 AND created_at >= :created_from

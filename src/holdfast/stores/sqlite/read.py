@@ -102,6 +102,8 @@ def _given(query: Query) -> dict[str, Any]:
     }
     if "states" in given:
         given["states"] = msgspec.json.encode([state.code for state in query.states]).decode()
+    if query.labels:
+        given["labels"] = msgspec.json.encode(dict(query.labels)).decode()
     if query.letter is not None:
         given["letter"] = query.letter.code
     for name in ("parent_id", "before"):

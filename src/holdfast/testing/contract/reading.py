@@ -214,6 +214,16 @@ class Reading:
         assert await found(store, letter=Letter.OPEN) == [dead.id]
         assert await found(store, letter=Letter.DISCARDED) == [looked_at.id]
 
+    async def test_jobs_are_listed_by_their_labels(self, store: Store) -> None:
+        await submit_one(store)
+        red = await submit_one(store, labels={"colour": "red", "'size": 'x"l'})
+        await submit_one(store, labels={"colour": "blue"})
+
+        assert await found(store, labels=(("colour", "red"),)) == [red.id]
+        assert await found(store, labels=(("colour", "red"), ("'size", 'x"l'))) == [red.id]
+        assert await found(store, labels=(("colour", "red"), ("'size", "s"))) == []
+        assert await found(store, labels=(("red", "colour"),)) == []
+
     async def test_jobs_are_listed_by_when_they_came(self, store: Store) -> None:
         before = (await store.clock()).now
         first = await submit_one(store)

@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
+from holdfast.lifecycle.clock import ClockStep
 from holdfast.lifecycle.job import Change, Created, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.states import EventType, KeyKind, Letter, State
 from holdfast.lifecycle.terms import TaskTerms
@@ -424,6 +425,10 @@ class Clock(Struct, frozen=True):
 
     now: int
     epoch: int
+    ahead: int = 0
+    """How far it is ahead of its machine's clock, which was set back."""
+    step: ClockStep | None = None
+    """When that was last noticed, and by how much."""
 
 
 class Jobs(Protocol):
@@ -486,7 +491,11 @@ class Store(Jobs, Protocol):
         """Finish what was begun and let go of the database."""
 
     async def clock(self) -> Clock:
-        """Read the store's clock and epoch."""
+        """Read the store's clock and epoch.
+
+        It never goes back by more than a moment, also where its machine's clock is set back, over
+        restarts and for all processes: a sweep (`due`) notices that, and moves the mark on.
+        """
 
     async def submit(
         self, jobs: Sequence[NewJob], *, await_keys: bool = True

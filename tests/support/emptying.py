@@ -9,7 +9,8 @@ async def empty_ledger(url: str) -> None:
     try:
         tables = await connection.fetch(
             "SELECT format('DELETE FROM %I.%I', schemaname, tablename) FROM pg_tables"
-            " WHERE schemaname = 'holdfast' AND tablename NOT IN ('migrations', 'meta', 'needs')"
+            " WHERE schemaname = 'holdfast' AND tablename NOT IN"
+            " ('migrations', 'meta', 'needs', 'store_clock')"
             " OR schemaname = 'public'"
         )
         await connection.execute("SET search_path = holdfast")

@@ -13,6 +13,7 @@ from msgspec import Struct
 from holdfast.flow.phrases import colon, count, when
 from holdfast.lifecycle.job import MISMATCH, RESOLVE
 from holdfast.lifecycle.states import Cancel, Letter, State
+from holdfast.lifecycle.times import SECOND
 
 
 class Because(Struct, frozen=True, kw_only=True, tag_field="code"):
@@ -497,6 +498,22 @@ class WaitsForChildren(Because, frozen=True, kw_only=True, tag="waits_for_childr
         return _command("why", self.children[0].job_id) if self.children else None
 
 
+class ClockSetBack(Because, frozen=True, kw_only=True, tag="clock_set_back"):
+    """The machine's clock was set back; the store's goes on from where it was, and runs slower."""
+
+    at: int
+    by: int
+    ahead: int
+
+    def say(self, now: int) -> str:
+        """Tell it in a sentence."""
+        return (
+            f"the clock of the store's machine was set back by {self.by // SECOND:,} s "
+            f"{when(self.at, now)}; the store's clock went on, {self.ahead // SECOND:,} s ahead of "
+            "it, and loses a tenth of the time until the two agree"
+        )
+
+
 Reason: TypeAlias = (
     Ended
     | NewerVersion
@@ -518,6 +535,7 @@ Reason: TypeAlias = (
     | WaitsForChildren
     | StepsDiffer
     | ChildElsewhere
+    | ClockSetBack
 )
 
 

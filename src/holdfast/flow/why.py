@@ -20,6 +20,7 @@ from holdfast.flow.reasons import (
     Child,
     ChildElsewhere,
     Claimed,
+    ClockSetBack,
     Ended,
     Failure,
     Held,
@@ -54,6 +55,7 @@ from holdfast.lifecycle.job import (
 from holdfast.lifecycle.linked import undone_by
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.states import CLAIMABLE, OWNED, EventType, Kind, State
+from holdfast.lifecycle.times import SECOND
 from holdfast.ports import Clock, Store, WorkerStatus
 
 EVENTS = 200
@@ -64,6 +66,8 @@ SHOWN = 5
 """How many workers or children a reason names."""
 CHILDREN = 1000
 """How many children are counted."""
+CLOCK_AHEAD = SECOND
+"""From when on it is told that the store's clock is ahead of its machine's."""
 ERROR_LIMIT = 500
 """Characters of an error that are told here; `events` has it whole."""
 
@@ -144,7 +148,7 @@ async def why(store: Store, id: JobId, *, tenant: str | None = None) -> Why:
     latest = await store.latest_events(id, TELLING, limit=EVENTS)
     events = [event for event in latest if event.rev <= job.rev]
     look = Look(job=job, clock=clock, events=events, tenant=tenant)
-    first, *also = await _reasons(store, look)
+    first, *also = [*await _reasons(store, look), *_about_clock(look)]
     failed = look.last(*FAILURES) if job.failures else None
     return Why(
         id=job.id,
@@ -159,6 +163,13 @@ async def why(store: Store, id: JobId, *, tenant: str | None = None) -> Why:
         also=tuple(also),
         last_failure=None if failed is None else _failure(failed),
     )
+
+
+def _about_clock(look: Look) -> list[Reason]:
+    clock, step = look.clock, look.clock.step
+    if step is None or clock.ahead < CLOCK_AHEAD or look.job.finished_at is not None:
+        return []
+    return [ClockSetBack(at=step.at, by=step.by, ahead=clock.ahead)]
 
 
 async def _reasons(store: Store, look: Look) -> list[Reason]:

@@ -41,6 +41,23 @@ async def examine_sweeps(store: Store) -> Finding:
     return fine("reconciler", "nothing is overdue")
 
 
+async def examine_clock(store: Store) -> Finding:
+    """Look whether the clock of the store's machine was set back."""
+    clock = await store.clock()
+    if clock.step is None:
+        return fine("store's clock", "its machine's clock was never found set back")
+    ago = max(clock.now - clock.step.at, 0) // SECOND
+    text = f"its machine's clock was set back by {clock.step.by // SECOND:,} s, {ago:,} s ago"
+    if clock.ahead < SECOND:
+        return fine("store's clock", f"{text}; the two agree again")
+    text += f"; the store's clock went on and is {clock.ahead // SECOND:,} s ahead of it"
+    advice = (
+        "run NTP on the machine; the store's clock loses a tenth of the time until the two agree, "
+        "and until then times that are given as instants come early by so much"
+    )
+    return warning("store's clock", text, advice)
+
+
 async def examine_quarantine(store: Store) -> Finding:
     """Look for damaged jobs that are set aside."""
     aside = await store.quarantined(limit=NAMED)

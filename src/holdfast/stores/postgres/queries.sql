@@ -5,7 +5,21 @@
 
 -- name: clock
 -- The store's clock and the epoch under which claims are made.
-SELECT holdfast_now(), value::integer FROM meta WHERE key = 'epoch'
+SELECT holdfast_now(), value::integer, holdfast_machine_now(), c.mark, c.shift, c.since,
+    s.at, s.by
+FROM meta, store_clock AS c
+LEFT JOIN LATERAL (SELECT at, by FROM clock_steps ORDER BY position DESC LIMIT 1) AS s ON true
+WHERE key = 'epoch' AND c.one
+
+-- name: set_clock
+-- Keep the mark and the shift, unless another has done so since they were read.
+UPDATE store_clock SET mark = $1, shift = $2, since = $3
+WHERE one AND mark = $4 AND shift = $5 AND since = $6
+RETURNING mark
+
+-- name: add_clock_step
+-- Note that the machine's clock was set back.
+INSERT INTO clock_steps (at, by) VALUES ($1, $2)
 
 -- name: await_standby
 -- Write something without a row, so that the commit waits for the synchronous standby, and with it

@@ -11,6 +11,7 @@ import asyncpg
 import msgspec
 
 from holdfast.errors import LawBroken
+from holdfast.lifecycle.clock import ClockState, ClockStep
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.seal import read_switches
 from holdfast.lifecycle.states import EventType, KeyKind, Letter, State
@@ -63,8 +64,14 @@ class Reading(Base):
 
     async def clock(self) -> Clock:
         """Read the store's clock and epoch."""
-        now, epoch = (await self._fetch("clock"))[0]
-        return Clock(now, epoch)
+        return (await self._read_clock())[0]
+
+    async def _read_clock(self) -> tuple[Clock, ClockState, int]:
+        """Read the clock, with what is kept about it and the server's own."""
+        now, epoch, machine, mark, shift, since, at, by = (await self._fetch("clock"))[0]
+        state = ClockState(mark, shift, since)
+        step = None if at is None else ClockStep(at, by)
+        return Clock(now, epoch, state.ahead(machine), step), state, machine
 
     async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
         """Read jobs by internal id."""

@@ -22,9 +22,37 @@ CREATE FUNCTION holdfast_moved() RETURNS boolean LANGUAGE sql STABLE AS
 $$ SELECT holdfast_cluster() NOT IN ('unknown', value) AND value <> 'unknown'
     FROM meta WHERE key = 'cluster' $$;
 
--- The only clock. Volatile, not now(): a lock wait must not turn time back. Tests replace it.
-CREATE FUNCTION holdfast_now() RETURNS bigint LANGUAGE sql VOLATILE AS
+-- What keeps the clock from going back: see holdfast/lifecycle/clock.py. Read with every look at
+-- the clock, so written rarely: a look reads past versions that a long transaction keeps.
+CREATE TABLE store_clock (
+    one boolean PRIMARY KEY DEFAULT true,
+    mark bigint NOT NULL DEFAULT 0,
+    shift bigint NOT NULL DEFAULT 0,
+    since bigint NOT NULL DEFAULT 0,
+    CONSTRAINT one_row CHECK (one)
+) WITH (fillfactor = 10);
+INSERT INTO store_clock DEFAULT VALUES;
+-- When the machine's clock was found to be set back.
+CREATE TABLE clock_steps (
+    position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at bigint NOT NULL,
+    by bigint NOT NULL
+);
+
+-- The server's clock. Volatile, not now(): a lock wait must not turn time back.
+CREATE FUNCTION holdfast_machine_now() RETURNS bigint LANGUAGE sql VOLATILE AS
 $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
+
+-- The only clock that judges: the server's, which may be set, made to go on from the mark. The one
+-- place where SQL restates ClockState.now. Tests replace it.
+CREATE FUNCTION holdfast_now() RETURNS bigint LANGUAGE plpgsql VOLATILE AS
+$$ DECLARE
+    machine bigint := holdfast_machine_now();
+BEGIN
+    RETURN (
+        SELECT greatest(mark, machine + greatest(shift - greatest(machine - since, 0) / 10, 0))
+        FROM store_clock WHERE one);
+END $$;
 
 -- A span (below the horizon) counts from the base, an instant stands for itself.
 CREATE FUNCTION holdfast_time(value bigint, base bigint) RETURNS bigint

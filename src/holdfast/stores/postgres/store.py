@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from holdfast.errors import RequestIdReused
 from holdfast.identity import mint_secret
+from holdfast.lifecycle.clock import ClockWatch, tend
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.seal import switched
@@ -18,6 +21,7 @@ from holdfast.ports import (
     LOG_LINES,
     WORKER_MEMORY,
     Announcement,
+    Clock,
     Due,
     KeyRow,
     LogEntry,
@@ -44,6 +48,7 @@ from holdfast.stores.tokens import check_actor, check_id, token_row
 from holdfast.stores.webhooks import check_webhook_key, webhook_row
 from holdfast.stores.workers import FORGET_BATCH, worker_row
 
+log = logging.getLogger(__name__)
 FOLD_BATCH, FOLD_ROUNDS = 10_000, 100
 """How many deltas one statement folds, and how many of these one call makes at most."""
 FREE_BATCH = 10_000
@@ -82,6 +87,7 @@ class PostgresStore(Committing):
             ),
             WakeUp(listen_url or (None if pooled else url), schema=schema),
         )
+        self._clock_watch = ClockWatch()
 
     async def open(self) -> None:
         """Connect, and check the schema."""
@@ -101,7 +107,7 @@ class PostgresStore(Committing):
 
     async def due(self, *, limit: int = 500) -> Due:
         """List jobs whose lease, deadline, timeout or wait has run out."""
-        clock = await self.clock()
+        clock = await self._tend_clock()
         jobs, wakes = await self._sweep("due_wakes", clock.now, limit)
         claims = await self._fetch("due_claims", clock.now, clock.epoch, limit)
         ids = list({id_ for _, held, _ in claims for id_ in held})
@@ -114,6 +120,27 @@ class PostgresStore(Committing):
         more = limit in (wakes, len(claims)) or len(found) > limit
         shown = oldest_first(found.values(), limit)
         return Due(now=clock.now, epoch=clock.epoch, jobs=shown, more=more)
+
+    async def _tend_clock(self) -> Clock:
+        """Move the clock's mark on, and notice that the server's clock was set back."""
+        clock, state, machine = await self._read_clock()
+        steady = self._clock_watch.steady(machine, time.monotonic())
+        changed = tend(state, machine, steady=steady)
+        if changed is None:
+            return clock
+        kept, step = changed
+
+        async def work(connection: Connection, tries: int) -> None:
+            async with connection.transaction():
+                values = (kept.mark, kept.shift, kept.since, state.mark, state.shift, state.since)
+                won = await connection.fetch(self._sql["set_clock"], *values)
+                if won and step is not None:
+                    await connection.execute(self._sql["add_clock_step"], step.at, step.by)
+
+        await self._run(work)
+        if step is not None:
+            log.warning("the server's clock was set back by %.1f s", step.by / SECOND)
+        return await self.clock()
 
     async def _tidy_claims(self, claims: Sequence[Any], owned: dict[JobId, Job], now: int) -> None:
         """Look at each again when a lease may pass; close, later forget it if nothing is held."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.errors import RequestIdReused
 from holdfast.identity import mint_secret
+from holdfast.lifecycle.clock import ClockState, ClockStep
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.seal import switched
 from holdfast.lifecycle.states import State
@@ -44,6 +45,14 @@ FREE_BATCH = 10_000
 def epoch(session: Session) -> int:
     """Read the epoch under which claims are made."""
     return int(session.meta()["epoch"])
+
+
+def clock_state(session: Session) -> tuple[ClockState, ClockStep | None]:
+    """Read how far the store's clock has come, and the last time a machine's was set back."""
+    row = session.row("clock")
+    assert row is not None
+    mark, shift, since, at, by = row
+    return ClockState(mark, shift, since), None if at is None else ClockStep(at, by)
 
 
 def due_wakes(session: Session, now: int, limit: int) -> Due | None:

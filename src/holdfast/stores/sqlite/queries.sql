@@ -3,6 +3,21 @@
 -- by the writer, because whoever holds the write lock is alone: what it read is what it changes. A
 -- statement with VALUES is run for many rows at once, by repeating them (see turn.py).
 
+-- name: clock
+-- What is kept about the store's clock, and the last step back of a machine's. differs from postgres: the
+-- clock itself is this process's, and the epoch comes with the meta.
+SELECT c.mark, c.shift, c.since, s.at, s.by FROM store_clock AS c
+LEFT JOIN (SELECT at, by FROM clock_steps ORDER BY position DESC LIMIT 1) AS s
+
+-- name: set_clock
+-- Keep the mark and the shift. differs from postgres: nobody else can have done so since they were
+-- read.
+UPDATE store_clock SET mark = ?, shift = ?, since = ?
+
+-- name: add_clock_step
+-- Note that a machine's clock was set back.
+INSERT INTO clock_steps (at, by) VALUES (?, ?)
+
 -- name: meta
 -- The epoch under which claims are made, and whether events are sealed.
 SELECT key, value FROM meta

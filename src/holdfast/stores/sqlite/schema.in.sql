@@ -9,6 +9,24 @@ CREATE TABLE meta (
 ) STRICT, WITHOUT ROWID;
 INSERT INTO meta VALUES ('epoch', '1'), ('sealing', 'off');
 
+-- What keeps the clock from going back: see holdfast/lifecycle/clock.py. differs from postgres:
+-- each process has a clock of its own, and so its own shift; others' count where the mark says that
+-- their clocks agree.
+CREATE TABLE store_clock (
+    one INTEGER PRIMARY KEY DEFAULT 1,
+    mark INTEGER NOT NULL DEFAULT 0,
+    shift INTEGER NOT NULL DEFAULT 0,
+    since INTEGER NOT NULL DEFAULT 0,
+    CONSTRAINT one_row CHECK (one = 1)
+) STRICT;
+INSERT INTO store_clock DEFAULT VALUES;
+-- When the machine's clock was found to be set back.
+CREATE TABLE clock_steps (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    at INTEGER NOT NULL,
+    by INTEGER NOT NULL
+) STRICT;
+
 -- Content-addressed and append-only: a job row names its policy and needs by one number.
 CREATE TABLE policies (
     id INTEGER PRIMARY KEY,

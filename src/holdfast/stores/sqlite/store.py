@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -13,10 +14,12 @@ from typing import TypeVar
 import apsw
 
 from holdfast.errors import JobUnreadable, LawBroken, StoreError
+from holdfast.lifecycle.clock import ClockState, ClockStep, ClockWatch, agreed, tend
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.states import BEATS, EventType, KeyKind
 from holdfast.lifecycle.terms import TaskTerms
+from holdfast.lifecycle.times import SECOND
 from holdfast.ports import (
     Aged,
     Announcement,
@@ -68,6 +71,9 @@ from holdfast.stores.webhooks import check_webhook_id, check_webhook_key, webhoo
 from holdfast.stores.workers import worker_row
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
+TEND_SECONDS = 5.0
+"""How often a process looks at the clock's mark, and moves it on."""
 
 
 def wall_clock() -> int:
@@ -91,7 +97,12 @@ class SqliteStore:
         self._place = Place.of(
             path, vfs=vfs, synchronous=synchronous, deadline_seconds=deadline_seconds
         )
-        self._clock = clock
+        self._machine = clock
+        self._clock_state = ClockState()
+        self._clock_watch = ClockWatch()
+        self._clock_step: ClockStep | None = None
+        self._unnoted = False
+        self._tended_at = float("-inf")
         self._claims = Claims()
         self._seen_news: dict[frozenset[str], int] = {}
         self._database: Database | None = None
@@ -111,6 +122,7 @@ class SqliteStore:
         try:
             self._database = await asyncio.to_thread(join, self._place, prepare)
             self._process = os.getpid()
+            self._unnoted = self._set_clock(*await self._read(keep.clock_state)) is not None
         except apsw.Error as error:
             raise translate(error) from error
         finally:
@@ -135,7 +147,38 @@ class SqliteStore:
         return await self._opened().read(action)
 
     async def _write(self, action: Callable[[Turn], T], *, urgent: bool = False) -> T:
+        if time.monotonic() - self._tended_at >= TEND_SECONDS:
+            action = partial(self._tend_clock, action)
         return await self._opened().writer.perform(action, self._clock, urgent=urgent)
+
+    def _clock(self) -> int:
+        return self._clock_state.now(self._machine())
+
+    def _set_clock(self, kept: ClockState, step: ClockStep | None) -> ClockStep | None:
+        """Go on from what is kept; returns the step back that this process's clock has made."""
+        machine = self._machine()
+        own = agreed(self._clock_state, kept, machine)
+        changed = tend(own, machine, steady=self._clock_watch.steady(machine, time.monotonic()))
+        self._clock_state, noticed = changed or (own, None)
+        self._clock_step = noticed or step
+        return noticed
+
+    def _tend_clock(self, action: Callable[[Turn], T], turn: Turn) -> T:
+        """Move the mark on with a write that comes anyway, and notice a clock that was set back."""
+        kept, step = keep.clock_state(turn)
+        if self._unnoted:
+            # It was noticed when the store was opened: judge it again, where it can be written.
+            self._clock_state, self._unnoted = ClockState(), False
+        noticed = self._set_clock(kept, step)
+        state = self._clock_state
+        if noticed is not None or state.mark > kept.mark:
+            turn.write("set_clock", [(state.mark, state.shift, state.since)])
+        if noticed is not None:
+            turn.write("add_clock_step", [(noticed.at, noticed.by)])
+            log.warning("this machine's clock was set back by %.1f s", noticed.by / SECOND)
+        self._tended_at = time.monotonic()
+        turn.now = self._clock()
+        return action(turn)
 
     async def _sweep(self, action: Callable[[Session], T]) -> T:
         """Read, and set the jobs aside that were left out because they are damaged."""
@@ -154,7 +197,8 @@ class SqliteStore:
     async def clock(self) -> Clock:
         """Read the store's clock and epoch."""
         epoch = await self._read(keep.epoch)
-        return Clock(self._clock(), epoch)
+        state, machine = self._clock_state, self._machine()
+        return Clock(state.now(machine), epoch, state.ahead(machine), self._clock_step)
 
     async def submit(
         self, jobs: Sequence[NewJob], *, await_keys: bool = True
@@ -246,6 +290,8 @@ class SqliteStore:
 
     async def due(self, *, limit: int = 500) -> Due:
         """List jobs whose lease, deadline, timeout or wait has run out."""
+        if time.monotonic() - self._tended_at >= TEND_SECONDS:
+            await self._write(lambda turn: None)
         now = self._clock()
         found = await self._sweep(lambda session: keep.due_wakes(session, now, limit))
         if found is not None:

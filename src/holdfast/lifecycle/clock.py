@@ -1,0 +1,107 @@
+"""The store's clock over a machine's clock that may be set: it never goes back.
+
+A high-water mark is kept in the store. Where the machine's clock is behind it, the store's clock
+goes on from the mark by a shift, which shrinks by a tenth of the time that passes: so the two agree
+again one day, and the store's clock runs slower meanwhile, never backwards.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from holdfast.lifecycle.times import SECOND
+
+MARK_EVERY = 10 * SECOND
+"""How far the store's clock may be ahead of its mark: so much is lost when it is set back."""
+SLACK = SECOND
+"""What is less than this behind the mark is no step: the clock stands still until it is past."""
+GAP = 60 * SECOND
+"""A longer way from the mark is taken only by somebody who has seen the clock run steadily.
+Else a clock that is ahead for a moment would take the store along for good."""
+STEADY_SECONDS = 60.0
+"""How long a clock must have run as fast as the monotonic one."""
+JUMP = 5 * SECOND
+"""By how much it may differ from that one meanwhile."""
+SLOWDOWN = 10
+"""The shift shrinks by one part in so many of the time that passes."""
+
+
+class ClockState(Struct, frozen=True):
+    """What a store keeps about its clock; times and spans in microseconds."""
+
+    mark: int = 0
+    """No time of the store's clock was earlier than this since it was written; 0: never yet."""
+    shift: int = 0
+    """How far the store's clock was ahead of the machine's at `since`."""
+    since: int = 0
+    """When the shift was set, by the machine's clock."""
+
+    def ahead(self, machine: int) -> int:
+        """Return how far the store's clock is ahead by its shift, at a time of the machine's."""
+        return max(self.shift - max(machine - self.since, 0) // SLOWDOWN, 0)
+
+    def now(self, machine: int) -> int:
+        """Return the store's time at a time of the machine's clock."""
+        return max(self.mark, machine + self.ahead(machine))
+
+
+class ClockStep(Struct, frozen=True):
+    """That the machine's clock was set back, as the store's clock noticed it."""
+
+    at: int
+    """By the store's clock."""
+    by: int
+    """How far it was behind the mark."""
+
+
+def agreed(own: ClockState, kept: ClockState, machine: int) -> ClockState:
+    """Return from which state a process goes on that has a clock of its own.
+
+    Its own, unless its clock is behind the mark with it, and at the mark with the shift that others
+    have kept: then it has noticed late, or started after, what they have noticed.
+    """
+    mark = max(own.mark, kept.mark)
+    mine = ClockState(mark, own.shift, own.since)
+    if machine + mine.ahead(machine) >= mark - SLACK:
+        return mine
+    theirs = machine + kept.ahead(machine)
+    if kept.mark - SLACK <= theirs <= kept.mark + GAP:
+        return ClockState(mark, kept.shift, kept.since)
+    return mine
+
+
+def tend(
+    state: ClockState, machine: int, *, steady: bool
+) -> tuple[ClockState, ClockStep | None] | None:
+    """Return what to keep from now on, and the step that was noticed; None if all stays.
+
+    `steady`: who asks has seen the machine's clock run steadily for a while.
+    """
+    now = machine + state.ahead(machine)
+    behind = state.mark - now
+    if behind > SLACK:
+        shifted = ClockState(state.mark, state.mark - machine, machine)
+        return shifted, ClockStep(state.mark, behind)
+    if -behind < MARK_EVERY or (state.mark and -behind > GAP and not steady):
+        return None
+    return ClockState(now, state.shift if state.ahead(machine) else 0, state.since), None
+
+
+class ClockWatch:
+    """Watches whether a machine's clock runs as fast as a monotonic one."""
+
+    def __init__(self) -> None:
+        """Have seen nothing yet."""
+        self._machine = 0
+        self._seconds: float | None = None
+
+    def steady(self, machine: int, seconds: float) -> bool:
+        """Take a look at both clocks; return whether they have agreed for long enough."""
+        if self._seconds is None or self._jumped(machine, seconds):
+            self._machine, self._seconds = machine, seconds
+        return seconds - self._seconds >= STEADY_SECONDS
+
+    def _jumped(self, machine: int, seconds: float) -> bool:
+        assert self._seconds is not None
+        passed = round((seconds - self._seconds) * SECOND)
+        return abs(machine - self._machine - passed) > JUMP

@@ -6,10 +6,16 @@ ARG PYTHON_IMAGE=python:3.13-slim
 
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /build
+COPY requirements requirements
+# Every package by its hash, also what builds this one: `make lock` writes them.
+RUN python3 -m venv /opt/build \
+    && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements/build.txt \
+    && python3 -m venv /opt/holdfast \
+    && /opt/holdfast/bin/pip install --no-cache-dir --require-hashes -r requirements/image.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
-RUN python3 -m venv /opt/holdfast \
-    && /opt/holdfast/bin/pip install --no-cache-dir '.[client,metrics,postgres,server]'
+RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist . \
+    && /opt/holdfast/bin/pip install --no-cache-dir --no-deps dist/*.whl
 
 FROM ${PYTHON_IMAGE}
 RUN useradd --system --uid 10001 --home-dir /var/lib/holdfast --create-home holdfast \

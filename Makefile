@@ -11,6 +11,8 @@ SEED ?=
 QUICK ?=
 # How long `make soak` takes.
 MINUTES ?= 30
+# Install exactly what requirements/ pins, with its hashes, as CI does.
+LOCKED ?=
 # How often `make step-kills` kills.
 KILLS ?= 200
 
@@ -26,7 +28,7 @@ STAMP := $(VENV)/.installed
 pytest = { $(BIN)/python -m pytest $(1) $(ARGS) || [ $$? -eq 5 ]; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-store chaos step-kills soak requirements docs fmt clean system-packages
+.PHONY: help demo test check bench bench-store chaos step-kills soak requirements docs lock fmt clean system-packages
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -65,6 +67,9 @@ requirements: $(STAMP) ## each requirement with its tests, the open ones, and th
 docs: $(STAMP) ## write the generated files again
 	@$(BIN)/python -m tools.generate $(ARGS)
 
+lock: $(STAMP) ## pin what the image and CI install, with hashes, after a change of pyproject.toml
+	@$(BIN)/python -m tools.lock
+
 fmt: $(STAMP) ## format, and fix what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -79,5 +84,8 @@ system-packages:
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Holdfast needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12") if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(if $(LOCKED),$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		-r requirements/build.txt -r requirements/dev.txt)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		$(if $(LOCKED),--no-deps --no-build-isolation --editable .,--editable '.[dev]')
 	@touch $@

@@ -31,6 +31,7 @@ def steps() -> Iterator[Step]:
     yield Step(name="requirements", command=_module("tools.requirements", "--check"))
     if (ROOT / "tools/generate.py").exists():
         yield Step(name="generated files", command=_module("tools.generate", "--check"))
+    yield Step(name="lock files", command=_module("tools.lock", "--check"))
     yield Step(name="layers", command=_tool("lint-imports", "--no-logo"))
     yield Step(name="dead code", command=_module("tools.dead_code", *sources))
     yield Step(name="types", command=_tool("mypy", *sources))

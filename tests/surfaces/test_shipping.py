@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from holdfast.cli.main import app
 from tests.docs.pages import ROOT
+from tools import lock
 
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
 GRACE_SECONDS = 30 + 20
@@ -103,12 +104,42 @@ def test_the_image_is_built_from_what_there_is_and_runs_a_command_that_there_is(
     ours = {name: value for name, value in environment.items() if name.startswith("HOLDFAST_")}
     check_command(json.loads(said["CMD"]), ours)
     assert said["USER"] == "holdfast"
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    wanted = re.search(r"'\.\[([\w,]+)\]'", (ROOT / "Dockerfile").read_text())
-    assert wanted is not None
-    assert set(wanted[1].split(",")) <= set(extras)
+
+
+def test_the_image_and_ci_install_nothing_without_its_hash() -> None:
+    installs = re.findall(r"pip install .*", (ROOT / "Dockerfile").read_text())
+    assert len(installs) == 3
+    for line in installs:
+        assert "--require-hashes" in line or "--no-deps" in line
+    assert "pip wheel --no-cache-dir --no-deps --no-build-isolation" in "\n".join(
+        rest for _, rest in dockerfile()
+    )
+    assert "LOCKED=1" in (ROOT / ".ci/run").read_text()
+
+
+def test_the_lock_files_are_in_step_with_the_project() -> None:
+    for name in ("build", *lock.LOCKS):
+        assert lock.faults(name) == []
+
+
+def test_a_lock_file_that_is_out_of_step_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "requirements").mkdir()
+    text = lock.lock("image").read_text()
+    project = (ROOT / "pyproject.toml").read_text()
+    monkeypatch.setattr(lock, "ROOT", tmp_path)
+
+    def found(project: str, locked: str) -> str:
+        (tmp_path / "pyproject.toml").write_text(project)
+        (tmp_path / "requirements/image.txt").write_text(locked)
+        return "\n".join(lock.faults("image"))
+
+    assert found(project, text) == ""
+    assert "other dependencies" in found(project.replace("msgspec>=", "msgspec>=0.2,>="), text)
+    assert "is pinned" in found(project.replace("msgspec>=0.21", "msgspec>=99"), text)
+    assert "has no hash" in found(project, text + "stray==1.0\n")
+    assert "names a place" in found(project, "--index-url https://a.example/simple\n" + text)
 
 
 def unit(path: Path) -> tuple[dict[str, str], dict[str, str]]:

@@ -277,6 +277,36 @@ class Holdfast(Enlisting):
         store = await self.store()
         return await store.resume(queue, actor=self.control.label, reason=reason)
 
+    def submit_many_sync(self, calls: Sequence[Call]) -> list[JobHandle[Any]]:
+        """Submit calls together, from a thread without a loop."""
+        return self.run_sync(self.submit_many(calls), "app.submit_many(…)")
+
+    def cancel_sync(
+        self, job: str | UUID | JobHandle[Any], *, hard: bool = False, reason: str | None = None
+    ) -> JobHandle[Any]:
+        """Cancel a job, from a thread without a loop."""
+        return self.run_sync(self.cancel(job, hard=hard, reason=reason), "app.cancel(…)")
+
+    def why_sync(self, job: str | UUID | JobHandle[Any]) -> Why:
+        """Explain why a job stands where it stands, from a thread without a loop."""
+        return self.run_sync(self.why(job), "app.why(…)")
+
+    def jobs_sync(self, **filters: Any) -> list[JobHandle[Any]]:
+        """List jobs, newest first, from a thread without a loop; filtered as by `jobs`."""
+
+        async def listed() -> list[JobHandle[Any]]:
+            return [job async for job in self.jobs(**filters)]
+
+        return self.run_sync(listed(), "app.jobs(…)")
+
+    def pause_sync(self, queue: str, *, reason: str | None = None) -> QueueStatus:
+        """Let no job of a queue be claimed, from a thread without a loop."""
+        return self.run_sync(self.pause(queue, reason=reason), "app.pause(…)")
+
+    def resume_sync(self, queue: str, *, reason: str | None = None) -> QueueStatus:
+        """Let a queue's jobs be claimed again, from a thread without a loop."""
+        return self.run_sync(self.resume(queue, reason=reason), "app.resume(…)")
+
     def _handle(self, record: Job) -> JobHandle[Any]:
         # What undoes a job bears its task's name, and returns nothing.
         task = None if is_compensation(record) else self.tasks.get(record.task)

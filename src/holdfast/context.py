@@ -23,6 +23,7 @@ from holdfast.durable.driving import Steps
 from holdfast.durable.messages import Reply, Request
 from holdfast.durable.replay import Durable
 from holdfast.durable.steps import count_step, step, step_terms
+from holdfast.durable.timeouts import seconds_left
 from holdfast.errors import HoldfastError
 from holdfast.joblog import JobLogger
 from holdfast.lifecycle.linked import first_job
@@ -297,12 +298,24 @@ class Context:
 
     async def sleep(self, span: Span) -> None:
         """Park the job: its slot is free, and it goes on after the time, even after a restart."""
-        await self.durable.drive(self.durable.sleep(span_seconds(span, "sleep")))
+        seconds = span_seconds(span, "sleep")
+        await self.durable.drive(self.durable.sleep(seconds, seconds_left()))
 
     async def wait_for(self, signal: str, *, timeout: Span | None = None) -> Any:
-        """Park the job until a signal comes; returns what was sent, or raises WaitTimeout."""
-        limit = None if timeout is None else span_seconds(timeout, "timeout")
+        """Park the job until a signal comes; returns what was sent, or raises WaitTimeout.
+
+        An `asyncio.timeout` around it counts like `timeout`, from when the handler came to it.
+        """
+        limit = _shorter(timeout, seconds_left())
         return await self.durable.drive(self.durable.wait_for(signal, limit))
+
+    async def wait_any(self, *signals: str, timeout: Span | None = None) -> tuple[str, Any]:
+        """Park the job until one of several signals comes; returns its name and what was sent.
+
+        Of those that are there already, the oldest. Raises WaitTimeout as `wait_for` does.
+        """
+        limit = _shorter(timeout, seconds_left())
+        return await self.durable.drive(self.durable.wait_any(signals, limit))  # type: ignore[no-any-return]
 
     async def spawn(
         self, task: Spawnable[P, R], /, *args: P.args, **kwargs: P.kwargs
@@ -432,9 +445,13 @@ class SyncCalls:
 
     def wait_for(self, signal: str, *, timeout: Span | None = None) -> Any:
         """Park the job until a signal comes; see `Context.wait_for`."""
-        limit = None if timeout is None else span_seconds(timeout, "timeout")
         durable = self._context.durable
-        return durable.drive_sync(durable.wait_for(signal, limit))
+        return durable.drive_sync(durable.wait_for(signal, _shorter(timeout, None)))
+
+    def wait_any(self, *signals: str, timeout: Span | None = None) -> tuple[str, Any]:
+        """Park the job until one of several signals comes; see `Context.wait_any`."""
+        durable = self._context.durable
+        return durable.drive_sync(durable.wait_any(signals, _shorter(timeout, None)))  # type: ignore[no-any-return]
 
     def spawn(self, task: Spawnable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> ChildHandle[R]:
         """Submit a child, once; see `Context.spawn`."""
@@ -449,6 +466,11 @@ class SyncCalls:
         """Park the job until these children have ended; see `Context.gather`."""
         durable = self._context.durable
         return durable.drive_sync(gather(durable, children, return_errors=return_errors))  # type: ignore[no-any-return]
+
+
+def _shorter(timeout: Span | None, around: float | None) -> float | None:
+    limits = (None if timeout is None else span_seconds(timeout, "timeout"), around)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _job_facts(claimed: Claimed) -> JobFacts:

@@ -229,6 +229,28 @@ class JobHandle(Generic[R_co]):
         moving = self.reschedule(delay=delay, run_at=run_at, reason=reason)
         self._home.run_sync(moving, "job.reschedule(…)")
 
+    def redrive_sync(
+        self,
+        *,
+        from_start: bool = False,
+        again: bool = False,
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> JobHandle[R_co]:
+        """Submit it again after it failed, from a thread without a loop; see `redrive`."""
+        work = self.redrive(
+            from_start=from_start, again=again, reason=reason, request_id=request_id
+        )
+        return self._home.run_sync(work, "job.redrive()")
+
+    def retried_as_sync(self) -> JobHandle[R_co] | None:
+        """Give the new job that is the next try of this one, from a thread without a loop."""
+        return self._home.run_sync(self.retried_as(), "job.retried_as()")
+
+    def events_sync(self) -> list[ReadEvent]:
+        """Read its whole history, from a thread without a loop."""
+        return self._home.run_sync(self.events(), "job.events()")
+
     def resolve_sync(
         self, step: str, verdict: Happened | NotHappened, *, force: bool = False
     ) -> None:

@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, overload
+from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, overload
 
 from msgspec import Struct
 
@@ -117,6 +117,14 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         """Name it."""
         return f"<Task {self.name}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse to be called: a task is submitted."""
+        raise TypeError(
+            f"task {self.name!r} is not called but submitted: {self.name}.submit(…), or "
+            f"{self.name}.submit_sync(…) without an event loop, or ctx.spawn({self.name}, …) in a "
+            f"handler; {self.name}.fn(…) calls the plain function here and now"
+        )
 
     @property
     def elsewhere(self) -> bool:
@@ -302,7 +310,7 @@ def _undoing(shape: Signature, name: str, options: TaskOptions) -> Undoing | Non
 
 
 def _check_function(fn: Any, name: str) -> None:
-    if not callable(fn):
+    if not callable(fn) or isinstance(fn, Task):
         raise BadTask(f"a task is a function, not {fn!r}")
     if not name or name == "<lambda>":
         raise BadTask(f"{fn!r} has no name of its own: give one, @app.task(name=…)")

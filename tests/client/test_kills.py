@@ -72,6 +72,8 @@ def test_a_submit_committed_and_not_answered_is_one_job(served: Served, store: s
     assert job.created
     assert [one.id for one in client.jobs_sync(limit=5, task="other")] == [job.id]
     assert client.why_sync(job).reason.code == "no_worker"
+    assert [one.queue for one in client.queues_sync()] == ["default"]
+    assert client.workers_sync().workers == []
     assert jobs_in(store) == [job.id]
     client.close_sync()
 

@@ -102,6 +102,22 @@ async def test_a_dead_attempt_neither_cleans_up_nor_says_anything(app: Holdfast)
         assert said == []
 
 
+@pytest.mark.parametrize("make", [Ledger.task, Ledger.sync_task])
+async def test_a_worker_that_dies_after_an_outcome_changes_nothing_of_it(
+    app: Holdfast, make: Callable[..., Any]
+) -> None:
+    world = Ledger()
+    order = make(world, app)
+    async with Kit(app) as kit:
+        kit.crash_after("order")
+        first, second = await order.submit(), await order.submit()
+        drained = await kit.drain()
+        assert [await first.result(), await second.result()] == ["done", "done"]
+        assert [run.crashed for run in drained.runs] == [True, False]
+        assert first.record.attempt == second.record.attempt == 1
+    assert world.effects == ["charge", "mail", "end"] * 2
+
+
 async def test_a_crash_costs_a_try_and_the_last_one_ends_the_job(app: Holdfast) -> None:
     order = Ledger().task(app, retries=1)
     async with Kit(app) as kit:

@@ -216,6 +216,28 @@ class Client:
         """List workers, live, silent and ended ones."""
         return await (await self.operations()).workers()
 
+    def cancel_sync(
+        self, job: str | UUID | JobHandle[Any], *, hard: bool = False, reason: str | None = None
+    ) -> JobHandle[Any]:
+        """Cancel a job, in a thread without a loop."""
+        return self.run_sync(self.cancel(job, hard=hard, reason=reason), "client.cancel(…)")
+
+    def queues_sync(self) -> list[Depth]:
+        """List queues, in a thread without a loop."""
+        return self.run_sync(self.queues(), "client.queues()")
+
+    def pause_sync(self, queue: str, *, reason: str | None = None) -> QueueStatus:
+        """Let no job of a queue be claimed, in a thread without a loop."""
+        return self.run_sync(self.pause(queue, reason=reason), "client.pause(…)")
+
+    def resume_sync(self, queue: str, *, reason: str | None = None) -> QueueStatus:
+        """Let a queue's jobs be claimed again, in a thread without a loop."""
+        return self.run_sync(self.resume(queue, reason=reason), "client.resume(…)")
+
+    def workers_sync(self) -> Roll:
+        """List workers, in a thread without a loop."""
+        return self.run_sync(self.workers(), "client.workers()")
+
     def _handle(self, record: Job) -> JobHandle[Any]:
         return JobHandle(record, self, decode_body)
 

@@ -26,6 +26,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     timed_out: bool = False
     carried: bool = False
     """A child of the job that this one continues from."""
+    signal: str | None = None
+    """Which signal ended a wait."""
     body: bytes | None = None
 
 
@@ -97,6 +99,7 @@ class Signalled(Struct, frozen=True, tag=True):
     """The signal was there."""
 
     body: bytes
+    name: str | None = None
 
 
 class Gathered(Struct, frozen=True, tag=True):

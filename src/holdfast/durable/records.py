@@ -40,7 +40,7 @@ class _Reading:
 
     def read(self, events: Sequence[LoggedEvent], *, carried: bool) -> None:
         """Add what one job recorded; `carried` is for the jobs before the last."""
-        bodies = {event.rev: event.body for event in events}
+        signals = {event.rev: event for event in events if event.facts.signal is not None}
         waiting = ""
         for event in events:
             facts = event.facts
@@ -48,9 +48,9 @@ class _Reading:
             if event.type is EventType.WAITING:
                 waiting = facts.wait_for or ""
             elif event.type is EventType.WAIT_COMPLETED:
-                entry = self._wait(waiting, bodies.get(facts.consumed or 0), timed_out=facts.timer)
+                entry = self._wait(waiting, signals.get(facts.consumed or 0), timer=facts.timer)
             elif event.type is EventType.STEP_COMPLETED and facts.consumed is not None:
-                entry = self._wait(facts.step or "", bodies.get(facts.consumed))
+                entry = self._wait(facts.step or "", signals.get(facts.consumed))
             elif event.type is EventType.STEP_STARTED:
                 key = facts.step or "", facts.step_use or 1
                 self._begun[key] += 1
@@ -60,12 +60,19 @@ class _Reading:
             if entry is not None:
                 self.found[entry.kind, entry.name, entry.use] = entry
 
-    def _wait(self, name: str, body: bytes | None, *, timed_out: bool = False) -> Entry | None:
+    def _wait(self, name: str, signal: LoggedEvent | None, *, timer: bool = False) -> Entry | None:
         if name in RECHECKS:
             # The worker parked the job, not the handler: no call of it waits for that.
             return None
         self._waits[name] += 1
-        return Entry(kind="wait", name=name, use=self._waits[name], timed_out=timed_out, body=body)
+        return Entry(
+            kind="wait",
+            name=name,
+            use=self._waits[name],
+            timed_out=timer,
+            signal=None if signal is None else signal.facts.signal,
+            body=None if signal is None else signal.body,
+        )
 
 
 def _step(event: LoggedEvent, *, carried: bool) -> Entry:

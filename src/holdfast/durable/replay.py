@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -40,11 +40,14 @@ from holdfast.errors import (
 from holdfast.lifecycle.family import groups, named_children, wait_name
 from holdfast.lifecycle.job import RESERVED
 from holdfast.lifecycle.payload import check_text, decode_body
+from holdfast.lifecycle.signals import ANY, any_of
 from holdfast.lifecycle.times import HORIZON, LONGEST_SPAN, seconds
 
 SLEEP = RESERVED + "sleep"
 """What a sleeping job waits for: nobody can send it."""
 NAME_LIMIT = 200
+ANY_LIMIT = 900
+"""Characters of all names that one wait may be for."""
 TURNS = 3
 """How often a step that is new looks whether others, begun at the same time, are being replayed."""
 
@@ -96,17 +99,28 @@ class Durable(Driver):
 
     def wait_for(self, signal: str, seconds: float | None) -> Steps:
         """Take the oldest signal of a name; park until there is one."""
-        check_text(signal, "a signal's name", limit=NAME_LIMIT)
-        if signal.startswith(RESERVED):
-            raise BadData(f"signal names that begin with {RESERVED!r} are Holdfast's own")
+        _check_signal(signal)
         return (yield from self.wait(signal, seconds))
 
-    def sleep(self, seconds: float) -> Steps:
-        """Park until a time has passed."""
+    def wait_any(self, signals: Sequence[str], seconds: float | None) -> Steps:
+        """Take the oldest signal of several names, and return its name too."""
+        if not signals:
+            raise BadData("wait_any takes the names of signals")
+        for signal in signals:
+            _check_signal(signal)
+        name = any_of(signals)
+        if len(name) > ANY_LIMIT:
+            raise BadData(f"these names of signals have over {ANY_LIMIT:,} characters in all")
+        return (yield from self._wait(name, seconds))
+
+    def sleep(self, seconds: float, limit: float | None = None) -> Steps:
+        """Park until a time has passed; WaitTimeout where a shorter limit is around it."""
+        is_cut = limit is not None and limit < seconds
         try:
-            yield from self.wait(SLEEP, seconds)
+            yield from self.wait(SLEEP, limit if is_cut else seconds)
         except WaitTimeout:
-            return
+            if is_cut:
+                raise WaitTimeout("the time around this sleep is up") from None
 
     def finish(self) -> None:
         """Check, at the handler's end, that it came by everything that is recorded."""
@@ -115,14 +129,18 @@ class Durable(Driver):
 
     def wait(self, signal: str, seconds: float | None) -> Steps:
         """Wait for a signal of any name, also of Holdfast's own."""
+        return (yield from self._wait(signal, seconds))[1]
+
+    def _wait(self, signal: str, seconds: float | None) -> Steps:
+        """Wait; returns the name of the signal that came, and what it brought."""
         _check_span(seconds)
         use, entry = yield from self.arrive("wait", signal)
         if entry is None:
             # Alone: a job that is parked takes no record of a step that is under way.
             return (yield from self.inside(self._await(Await(signal, use, seconds)), alone=True))
         if entry.timed_out:
-            raise WaitTimeout(f"no signal {signal!r} came in time")
-        return decode_body(entry.body)
+            raise WaitTimeout(f"no signal {signal.removeprefix(ANY)!r} came in time")
+        return entry.signal, decode_body(entry.body)
 
     def recheck(self, name: str) -> Steps:
         """Park the job for a while: the next attempt looks again."""
@@ -134,7 +152,8 @@ class Durable(Driver):
         if isinstance(reply, Parked):
             self._over = True
             raise Suspended
-        return decode_body(answered(reply, Signalled).body)
+        came: Signalled = answered(reply, Signalled)
+        return came.name, decode_body(came.body)
 
     def inside(self, work: Steps, *, alone: bool = False) -> Steps:
         """Do something within the attempt's gate: beside others, or alone."""
@@ -301,6 +320,12 @@ class Durable(Driver):
     def write(self, request: Begin | Record) -> Generator[Effect, Any, None]:
         """Have something remembered of a step."""
         answered((yield request), Written)
+
+
+def _check_signal(name: str) -> None:
+    check_text(name, "a signal's name", limit=NAME_LIMIT)
+    if name.startswith(RESERVED):
+        raise BadData(f"signal names that begin with {RESERVED!r} are Holdfast's own")
 
 
 def _check_span(wanted: float | None) -> None:

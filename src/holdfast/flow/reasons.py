@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from holdfast.flow.phrases import colon, count, when
 from holdfast.lifecycle.job import MISMATCH, RESOLVE
+from holdfast.lifecycle.signals import signals_of
 from holdfast.lifecycle.states import Cancel, Letter, State
 from holdfast.lifecycle.times import SECOND
 
@@ -428,7 +429,7 @@ class Waiting(Because, frozen=True, kw_only=True, tag="waiting"):
         """Tell what for."""
         since = "" if self.since is None else f" since {when(self.since, now)}"
         until = "without a limit" if self.until is None else f"until {when(self.until, now)}"
-        return f"waits for the signal {self.signal!r}{since}, {until}"
+        return f"waits for {_signals(self.signal)}{since}, {until}"
 
     def advise(self, job_id: str) -> str | None:
         """Name the command."""
@@ -569,3 +570,8 @@ def _seen(worker: Seen, now: int) -> str:
 
 def _silent(worker: Seen | None, now: int) -> str:
     return "" if worker is None or worker.live else f"; its worker is gone: {_seen(worker, now)}"
+
+
+def _signals(wait_for: str) -> str:
+    names = ", ".join(repr(name) for name in sorted(signals_of(wait_for)))
+    return f"the signal {names}" if names == repr(wait_for) else f"one of the signals {names}"

@@ -54,6 +54,7 @@ from holdfast.lifecycle.job import (
 )
 from holdfast.lifecycle.linked import undone_by
 from holdfast.lifecycle.payload import decode_body
+from holdfast.lifecycle.signals import oldest_signal
 from holdfast.lifecycle.states import CLAIMABLE, OWNED, EventType, Kind, State
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import Clock, Store, WorkerStatus
@@ -327,7 +328,7 @@ def _waiting(look: Look) -> list[Reason]:
         wait = StepsDiffer(parked=_said(parked), until=job.run_at)
     elif signal == ELSEWHERE:
         wait = ChildElsewhere(since=since, until=job.run_at)
-    if any(pending.name == signal for pending in job.signals):
+    if oldest_signal(job, signal) is not None:
         return [_overdue("signal", None), wait]
     return [_overdue("timer", job.run_at), wait] if _past(job.run_at, look) else [wait]
 

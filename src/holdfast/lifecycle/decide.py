@@ -42,6 +42,7 @@ from holdfast.lifecycle.retry import (
     release_costs,
     stall_delay,
 )
+from holdfast.lifecycle.signals import oldest_signal
 from holdfast.lifecycle.states import (
     OWNED,
     TERMINAL,
@@ -322,7 +323,7 @@ def _adopt(record: Draft, row: Row, command: c.Adopt) -> Decision:
 def _step(record: Draft, row: Row, command: c.Step) -> Decision:
     consumed = None
     if command.consumes is not None:
-        consumed = _oldest(record, command.consumes)
+        consumed = oldest_signal(record, command.consumes)
         if consumed is None:
             return _refuse("no_signal", record, f"has no pending signal {command.consumes!r}")
     link = command.submits[0].record.id if command.submits else None
@@ -349,14 +350,14 @@ def _progress(record: Draft, row: Row, command: c.Progress) -> Decision:
 
 
 def _wait(record: Draft, row: Row, command: c.Wait) -> Decision:
-    if _oldest(record, command.signal) is not None:
+    if oldest_signal(record, command.signal) is not None:
         return _refuse("signal_pending", record, f"already has the signal {command.signal!r}")
     facts = Facts(wait_for=command.signal)
     return _change(record, row, command, run_at=command.until, facts=facts)
 
 
 def _resume(record: Draft, row: Row, command: c.Resume) -> Decision:
-    rev = _oldest(record, record.wait_for or "")
+    rev = oldest_signal(record, record.wait_for or "")
     if rev is not None:
         return _change(record, row, command, run_at=NOW, facts=Facts(consumed=rev))
     if _past(record.run_at, command.as_of):
@@ -571,10 +572,6 @@ def _cleaned(record: Draft, row: Row, command: c.Cleaned) -> Decision:
     if record.retention is not Retention.CLEANING:
         return _refuse("not_cleaning", record, "must be cleaning before it is cleaned")
     return _change(record, row, command, facts=Facts(retention=Retention.CLEANED))
-
-
-def _oldest(record: Draft, signal: str) -> int | None:
-    return next((pending.rev for pending in record.signals if pending.name == signal), None)
 
 
 def _past(time: Time | None, as_of: int | None) -> bool:

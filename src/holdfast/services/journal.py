@@ -38,6 +38,7 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import RECHECKS, Actor, Created, Job, JobId, Refusal
 from holdfast.lifecycle.payload import BODY_LIMIT, check_body, encode_body
 from holdfast.lifecycle.retry import recheck_delay
+from holdfast.lifecycle.signals import oldest_signal
 from holdfast.lifecycle.states import Link, Role, State
 from holdfast.lifecycle.submit import Submission, submit
 from holdfast.lifecycle.times import After, Time, seconds
@@ -212,7 +213,7 @@ class Journal:
         if request.signal in RECHECKS:
             until = After(recheck_delay(held.record))
         for _ in range(TRIES):
-            pending = [one.rev for one in held.record.signals if one.name == request.signal]
+            pending = oldest_signal(held.record, request.signal)
             command: c.Command = (
                 c.Step(
                     actor=held.actor,
@@ -221,7 +222,7 @@ class Journal:
                     use=request.use,
                     consumes=request.signal,
                 )
-                if pending
+                if pending is not None
                 else c.Wait(
                     actor=held.actor,
                     request_id=mint_request(),
@@ -231,7 +232,7 @@ class Journal:
             )
             refusal = await self._desk.ask(held, command)
             if refusal is None:
-                return await self._signalled(held, pending[0]) if pending else Parked()
+                return Parked() if pending is None else await self._signalled(held, pending)
             if refusal.code not in ("signal_pending", "no_signal"):
                 return _told(refusal)
         text = f"signals {request.signal!r} came and went {TRIES} times meanwhile"
@@ -240,7 +241,9 @@ class Journal:
     async def _signalled(self, held: Held, rev: int) -> Reply:
         """Read what a signal brought."""
         events = await self._store.events(held.claimed.job.id, after=rev - 1, limit=1)
-        return Signalled((events[0].body if events else None) or b"null")
+        if not events:
+            return Signalled(b"null")
+        return Signalled(events[0].body or b"null", events[0].facts.signal)
 
 
 def _told(refusal: Refusal | None) -> Reply:

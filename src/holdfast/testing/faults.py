@@ -27,7 +27,7 @@ class Moment(StrEnum):
     DURING = "during"
     """It did what it does, and nobody has written that down yet."""
     AFTER = "after"
-    """It is recorded. A handler has no such moment: its attempt is over."""
+    """It is recorded: a step's result, or the outcome of a task's job."""
 
 
 class Fail(Struct, frozen=True):

@@ -30,7 +30,7 @@ from holdfast.services.held import Held, hold
 from holdfast.services.journal import Journal
 from holdfast.tasks import Task
 from holdfast.telemetry import Meters
-from holdfast.testing.faults import Faults
+from holdfast.testing.faults import Faults, Moment
 from holdfast.testing.watch import Watch
 
 LOOK_SECONDS = 0.02
@@ -84,6 +84,7 @@ class Hand:
         self._faults = faults
         self._time = time
         self._news = asyncio.Event()
+        self._is_dead = asyncio.Event()
         self._limbo: list[asyncio.Future[None]] = []
         self._left_behind: list[asyncio.Task[None]] = []
         meters = Meters()
@@ -113,6 +114,8 @@ class Hand:
             await self._over(held, time.monotonic() + patience_seconds)
         finally:
             self.held = None
+        if held.record.terminal and not self.dead:
+            await self._after(held, watch)
         return Ran(
             id=held.record.id,
             job_id=held.record.public_id,
@@ -122,6 +125,17 @@ class Hand:
             error=watch.error,
             crashed=self.dead,
         )
+
+    async def _after(self, held: Held, watch: Watch) -> None:
+        """Come to the moment at which the outcome of a job is recorded: its worker may die."""
+        died = asyncio.ensure_future(watch.come(held.record.task, Moment.AFTER, is_step=False))
+        gone = asyncio.ensure_future(self._is_dead.wait())
+        await asyncio.wait([died, gone], return_when=asyncio.FIRST_COMPLETED)
+        gone.cancel()
+        if died.done():
+            died.result()
+        else:
+            self._left_behind.append(died)
 
     async def _over(self, held: Held, until: float) -> None:
         while not self.dead and (held in self._attempts.running or not held.gone):
@@ -178,6 +192,7 @@ class Hand:
         # What it had said is written: whether it was must not be left to chance.
         await held.confirmed()
         self.dead = True
+        self._is_dead.set()
         held.gone = True
         if held.attempt_task is not None:
             self._left_behind.append(held.attempt_task)

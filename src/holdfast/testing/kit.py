@@ -226,7 +226,7 @@ class Kit:
         self.faults.crash(name, moment=Moment.DURING, times=times)
 
     def crash_after(self, name: str, *, times: int = 1) -> None:
-        """Let the worker die when a step has been recorded."""
+        """Let the worker die when a step, or the outcome of a task's job, has been recorded."""
         self.faults.crash(name, moment=Moment.AFTER, times=times)
 
     # -- for a drain

@@ -1,0 +1,32 @@
+"""Names of waits: for a signal, or for whichever of several comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+
+from holdfast.lifecycle.job import RESERVED, Draft
+
+ANY = RESERVED + "any:"
+"""Begins the name of a wait for one of several signals, which are a JSON list behind it."""
+
+
+def any_of(signals: Sequence[str]) -> str:
+    """Name a wait for whichever of these comes first."""
+    return ANY + msgspec.json.encode(list(signals)).decode()
+
+
+@lru_cache(maxsize=1024)
+def signals_of(wait_for: str) -> frozenset[str]:
+    """Name the signals that end a wait."""
+    if not wait_for.startswith(ANY):
+        return frozenset({wait_for})
+    return frozenset(msgspec.json.decode(wait_for[len(ANY) :], type=list[str]))
+
+
+def oldest_signal(record: Draft, wait_for: str) -> int | None:
+    """Return the revision of the oldest pending signal that ends a wait; None if there is none."""
+    wanted = signals_of(wait_for)
+    return next((pending.rev for pending in record.signals if pending.name in wanted), None)

@@ -106,8 +106,9 @@ class Stop(Fault):
     async def strike(self) -> None:
         """Stop one for longer than a lease."""
         victim = await self.front.pick(self.chance)
+        if not await asyncio.to_thread(victim.suspend):
+            return  # a job of its own had just ended it
         self._names.add(victim.name)
-        await asyncio.to_thread(victim.suspend)
         await self.rest(0.7, 1.4)
         victim.resume()
 

@@ -69,10 +69,11 @@ class Member:
         if self.alive:
             self.process.send_signal(number)
 
-    def suspend(self) -> None:
-        """Stop it, and wait until it is."""
+    def suspend(self) -> bool:
+        """Stop it, and wait until it is; False if it ended by itself first."""
         self.send(signal.SIGSTOP)
-        self.wait_stopped()
+        wait_until(lambda: _state(self.process.pid) in "TtZX", "it to be stopped, or to end")
+        return self.alive
 
     def wait_stopped(self) -> None:
         """Wait until it is stopped, by us or by itself."""

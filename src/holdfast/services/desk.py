@@ -28,6 +28,7 @@ from holdfast.lifecycle.times import After
 from holdfast.points import reach
 from holdfast.ports import Committed, Lost, Outcome, Store
 from holdfast.services.held import START, Held
+from holdfast.services.lease_clock import lease_now
 from holdfast.telemetry import Meters
 
 log = logging.getLogger(__name__)
@@ -155,8 +156,8 @@ class Desk:
         for held in batch:
             if held.unsure_since is not None and held.asked:
                 await self._settle_unsure(held)
-        sent_at = time.monotonic()
-        sent = [one for held in batch if (one := self._decide(held, sent_at)) is not None]
+        sent_at, now = lease_now(), time.monotonic()
+        sent = [one for held in batch if (one := self._decide(held, now)) is not None]
         contended = [one for one in sent if one.held.rebases > REBASES]
         if contended:
             sent = [one for one in sent if one.held.rebases <= REBASES]
@@ -185,9 +186,9 @@ class Desk:
         decision that nobody can overtake is sure to be written.
         """
         for number, one in enumerate(contended):
-            sent_at = time.monotonic()
+            sent_at = lease_now()
             try:
-                locked, outcome = await self._commit_locked(one, sent_at)
+                locked, outcome = await self._commit_locked(one, time.monotonic())
             except HoldfastError as error:
                 self._failed(error)
                 self._put_back([one], unsure=True)

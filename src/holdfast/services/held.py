@@ -137,7 +137,7 @@ class Held(Struct, eq=False, gc=False):
 
 
 def hold(claimed: Claimed, actor: Actor, asked_at: float, task: Task[Any, Any] | None) -> Held:
-    """Hold a job claimed by a request that was sent at `asked_at`, by the monotonic clock."""
+    """Hold a job claimed by a request that was sent at `asked_at`, by the clock of leases."""
     record, now = claimed.job, time.monotonic()
     return Held(
         claimed,

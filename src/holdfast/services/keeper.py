@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
@@ -21,6 +20,7 @@ from holdfast.lifecycle.times import After
 from holdfast.points import reach
 from holdfast.ports import Committed, Lost, Outcome, Store
 from holdfast.services.held import Held
+from holdfast.services.lease_clock import lease_now
 from holdfast.telemetry import Meters
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class Keeper:
         return min(max(shortest / LOOKS_PER_LEASE, SHORTEST_REST_SECONDS), LONGEST_REST_SECONDS)
 
     async def _renew_due(self) -> None:
-        due = [held for held in self._held() if _is_due(held, time.monotonic())]
+        due = [held for held in self._held() if _is_due(held, lease_now())]
         for start in range(0, len(due), BATCH):
             await self._renew(due[start : start + BATCH])
 
@@ -136,7 +136,7 @@ class Keeper:
         ]
         if not asked:
             return
-        sent_at = time.monotonic()
+        sent_at = lease_now()
         reach("renew.sending")
         try:
             outcomes = await self._store.commit([change for _, change in asked])
@@ -161,7 +161,7 @@ class Keeper:
             renewal = _renewal(held, current)
             return [] if renewal is None else [renewal]
 
-        sent_at = time.monotonic()
+        sent_at = lease_now()
         try:
             outcome = await self._store.commit_locked(held.record.id, decide_on)
         except HoldfastError as error:

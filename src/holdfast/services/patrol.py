@@ -18,6 +18,7 @@ from holdfast.lifecycle.job import Actor, Job, JobId
 from holdfast.lifecycle.states import Role
 from holdfast.ports import Announcement, Store
 from holdfast.services.held import Held
+from holdfast.services.lease_clock import lease_now
 from holdfast.telemetry import Meters
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class Patrol:
 
     def _check_leases(self) -> None:
         """Give up what may be somebody else's by now: the keeper could not renew it in time."""
-        now = time.monotonic()
+        now = lease_now()
         for held in list(self._held.values()):
             if held.proven_until <= now:
                 self._on_unproven(held)

@@ -37,6 +37,7 @@ from holdfast.services.fork_guard import allow_fork, forbid_fork
 from holdfast.services.held import Held, hold
 from holdfast.services.journal import Journal
 from holdfast.services.keeper import Keeper
+from holdfast.services.lease_clock import lease_now
 from holdfast.services.logbook import Logbook
 from holdfast.services.patrol import Patrol
 from holdfast.services.prefetch import Prefetch
@@ -327,7 +328,7 @@ class Worker:
         While it is unknown whether a request worked it is repeated; not for long, though: its
         leases run, and what it may have brought is given back by the patrol.
         """
-        request, asked_at = self._request(limit), time.monotonic()
+        request, asked_at = self._request(limit), lease_now()
         pause = FIRST_PAUSE_SECONDS
         self._claiming = True
         try:
@@ -347,8 +348,8 @@ class Worker:
                 if await self._rest(pause):
                     return [], asked_at
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-                if time.monotonic() - asked_at > REPEAT_SECONDS:
-                    request, asked_at = self._request(limit), time.monotonic()
+                if lease_now() - asked_at > REPEAT_SECONDS:
+                    request, asked_at = self._request(limit), lease_now()
         finally:
             self._claiming = False
 
@@ -428,7 +429,7 @@ class Worker:
 
     def _may_begin(self, held: Held) -> bool:
         """Whether a job may still be run; what is said of it instead is posted."""
-        if held.proven_until <= time.monotonic():
+        if held.proven_until <= lease_now():
             self.lost(held, "its lease was over before it could be begun")
         elif held.record.cancel_requested is not None:
             self._desk.post(held, c.Cancel(actor=held.actor))

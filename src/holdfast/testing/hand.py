@@ -28,6 +28,7 @@ from holdfast.services.desk import Desk
 from holdfast.services.failures import Failures
 from holdfast.services.held import Held, hold
 from holdfast.services.journal import Journal
+from holdfast.services.lease_clock import lease_now
 from holdfast.tasks import Task
 from holdfast.telemetry import Meters
 from holdfast.testing.faults import Faults, Moment
@@ -106,7 +107,7 @@ class Hand:
         """Run a job until its attempt has ended, was parked, or its worker died."""
         task = self._tasks.get(claimed.job.task)
         actor = Actor(Role.OWNER, self.name, claimed.job.attempt)
-        held = self.held = hold(claimed, actor, time.monotonic(), None)
+        held = self.held = hold(claimed, actor, lease_now(), None)
         watch = Watch(_Fate(self, held), self._faults)
         held.task = None if task is None else watch.over(task)
         self._attempts.begin(held)

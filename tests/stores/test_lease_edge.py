@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeAlias
 
 import pytest
 
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Job
-from holdfast.ports import Committed, Lost, Store
+from holdfast.ports import Committed, DecideLocked, Lost, Store
 from holdfast.testing.acts import change, claimed_job, commit_one, running_job, stored
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.factories import owner_of
@@ -36,6 +37,9 @@ async def store(place: Place) -> AsyncIterator[Store]:
     await store.close()
 
 
+Arrange: TypeAlias = Callable[[Store], Awaitable[Job]]
+
+
 def words(job: Job) -> list[c.Command]:
     """What an owner may say of a claimed or running job."""
     actor = owner_of(job)
@@ -44,19 +48,22 @@ def words(job: Job) -> list[c.Command]:
     ]  # fmt: skip
 
 
+def deciding(command: c.Command) -> DecideLocked:
+    """Decide a command under the lock."""
+    return lambda current, _: [change(current, command)]
+
+
 @pytest.mark.req("B6", "B8")
 @pytest.mark.parametrize("arrange", [claimed_job, running_job], ids=["claimed", "running"])
 async def test_a_write_at_the_end_of_its_lease_is_refused(
-    place: Place, store: Store, arrange: object
+    place: Place, store: Store, arrange: Arrange
 ) -> None:
-    job: Job = await arrange(store)  # type: ignore[operator]
+    job: Job = await arrange(store)
     assert job.lease_expires_at is not None
     await place.move_clock(job.lease_expires_at)
     for command in words(job):
         assert await commit_one(store, change(job, command)) == Lost(job)
-        locked = await store.commit_locked(
-            job.id, lambda current, _, command=command: [change(current, command)]
-        )
+        locked = await store.commit_locked(job.id, deciding(command))
         assert locked == Lost(job)
     assert await stored(store, job.id) == job
     assert job.id in [one.id for one in (await store.due()).jobs], "a sweep may take it"
@@ -65,9 +72,9 @@ async def test_a_write_at_the_end_of_its_lease_is_refused(
 @pytest.mark.req("B6")
 @pytest.mark.parametrize("arrange", [claimed_job, running_job], ids=["claimed", "running"])
 async def test_a_write_in_the_last_microsecond_of_its_lease_is_accepted(
-    place: Place, store: Store, arrange: object
+    place: Place, store: Store, arrange: Arrange
 ) -> None:
-    job: Job = await arrange(store)  # type: ignore[operator]
+    job: Job = await arrange(store)
     assert job.lease_expires_at is not None
     await place.move_clock(job.lease_expires_at - 1)
     assert job.id not in [one.id for one in (await store.due()).jobs]

@@ -470,7 +470,11 @@ class Jobs(Protocol):
         """
 
     async def request_event(self, id: JobId, request_id: str) -> LoggedEvent | None:
-        """Read the first event of a job that was written under a request_id, and no other."""
+        """Read the first event that a submit or a request from outside led to, and no other.
+
+        By its request_id, and at the same cost however long the job's history is. Those events are
+        `lifecycle.transitions.REQUESTED`; an owner's own requests are not looked up.
+        """
 
 
 class Store(Jobs, Protocol):

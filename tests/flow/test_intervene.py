@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from holdfast.errors import Refused
 from holdfast.flow.intervene import cancel, resolve, signal
 from holdfast.flow.perform import perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Actor
 from holdfast.lifecycle.states import Cancel, State
 from holdfast.ports import Store
+from holdfast.testing.acts import do, job_in
 from tests.flow.test_perform import PEOPLE, Interrupting, claimed, submitted
 
 
@@ -133,3 +135,32 @@ async def test_a_signal_sent_twice_under_one_request_is_one_signal(store: Store)
     await signal(store, job.id, PEOPLE, "go", request_id="r")
     after = await signal(store, job.id, PEOPLE, "go", request_id="r")
     assert len(after.signals) == 1
+
+
+async def test_the_thousand_and_first_pending_signal_is_refused(either_store: Store) -> None:
+    store = either_store
+    job = await job_in(store, State.QUEUED)
+    for _ in range(1000):
+        job = await do(store, job, c.SignalJob(actor=PEOPLE, name="go"))
+    with pytest.raises(Refused) as caught:
+        await signal(store, job.id, PEOPLE, "go", request_id="late")
+    assert caught.value.reason_code == "too_many_signals"
+    assert (await store.get([job.id])) == [job]
+
+
+async def test_a_signal_with_a_request_id_reads_no_history(store: Store) -> None:
+    job = await job_in(store, State.QUEUED)
+    events: Any = store.events
+    asked: list[Any] = []
+
+    async def counted(*args: Any, **more: Any) -> Any:
+        asked.append(args)
+        return await events(*args, **more)
+
+    store.events = counted  # type: ignore[method-assign]
+    for n in range(5):
+        await signal(store, job.id, PEOPLE, "go", request_id=f"r{n}")
+        await signal(store, job.id, PEOPLE, "go", request_id=f"r{n}")
+    store.events = events  # type: ignore[method-assign]
+    assert asked == []
+    assert len((await store.get([job.id]))[0].signals) == 5  # type: ignore[union-attr]

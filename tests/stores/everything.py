@@ -70,6 +70,7 @@ async def _read(store: Store) -> None:
     await store.look_up("default", KeyKind.DEDUPE, "nobody's")
     await store.look_up("default", KeyKind.JOB_ID, str(jobs[0].id))
     await store.events(jobs[0].id)
+    await store.request_event(jobs[0].id, "r")
     await store.latest_events(jobs[0].id, (EventType.CREATED, EventType.PROGRESSED))
     await store.step_events(jobs[0].id, [("charge", 1)])
     await store.owned("worker-1")

@@ -134,6 +134,17 @@ def test_no_statement_reads_a_large_table_whole(plans: dict[str, Plans], stage: 
 
 
 @pytest.mark.parametrize("stage", STAGES)
+def test_a_repeated_request_is_found_without_reading_the_history(
+    plans: dict[str, Plans], stage: str
+) -> None:
+    [plan] = that(plans[stage], "request_id = $2", "rev = 1")
+    found = {access.by: access.condition for access in accesses(plan, "events")}
+    assert found.keys() == {"events_request", "events_pkey"}
+    assert "request_id" in found["events_request"]
+    assert "rev = 1" in found["events_pkey"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.req("B20")
 def test_a_claim_reads_ranges_of_its_index_up_to_the_limit(
     plans: dict[str, Plans], stage: str

@@ -10,7 +10,16 @@ from holdfast.flow.children import tend
 from holdfast.flow.harden import harden
 from holdfast.flow.perform import check_revision, perform
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import RECHECKS, RESERVED, RESOLVE, Actor, Job, JobId, Refusal
+from holdfast.lifecycle.job import (
+    RECHECKS,
+    RESERVED,
+    RESOLVE,
+    SIGNAL_NAME,
+    Actor,
+    Job,
+    JobId,
+    Refusal,
+)
 from holdfast.lifecycle.payload import check_text, encode_body
 from holdfast.lifecycle.states import OWNED
 from holdfast.lifecycle.states import Cancel as Mode
@@ -105,7 +114,7 @@ async def signal(
     In two, a death between them would leave a job waiting for what is there.
     """
     with about("name"):
-        check_text(name, "a signal's name")
+        check_text(name, "a signal's name", limit=SIGNAL_NAME)
     command = c.SignalJob(actor=actor, name=name, body=body, request_id=request_id)
     if name in RECHECKS:
         return await perform(
@@ -206,7 +215,7 @@ async def resolve(
     `force` sends it all the same.
     """
     with about("step"):
-        name = RESOLVE + check_text(step, "a step's name")
+        name = RESOLVE + check_text(step, "a step's name", limit=SIGNAL_NAME - len(RESOLVE))
     said = {"happened": True, "result": result} if happened else {"happened": False}
     with about("result"):
         body = encode_body(said, f"the result of step {step!r}")

@@ -17,6 +17,9 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import apply
 from holdfast.lifecycle.job import (
     NO_FACTS,
+    PENDING_SIGNALS,
+    RESERVED,
+    SIGNAL_NAME,
     UNCONFIRMED,
     UNKILLABLE,
     Actor,
@@ -521,6 +524,12 @@ def _dead_letter(record: Draft, row: Row, command: c.DeadLetter) -> Decision:
 
 
 def _signal(record: Draft, row: Row, command: c.SignalJob) -> Decision:
+    check_text(command.name, "a signal's name", limit=SIGNAL_NAME)
+    # What the job is parked on is consumed in the same commit, and what Holdfast sends is few.
+    kept = record.wait_for != command.name and not command.name.startswith(RESERVED)
+    if kept and len(record.signals) >= PENDING_SIGNALS:
+        text = f"has {len(record.signals):,} pending signals; send more once it has consumed some"
+        return _refuse("too_many_signals", record, text)
     lease = record.lease_expires_at if record.state in OWNED else None
     facts = Facts(signal=command.name)
     return _change(record, row, command, lease=lease, facts=facts, body=command.body)

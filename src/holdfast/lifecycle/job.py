@@ -186,6 +186,10 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 NO_FACTS = Facts()
 UNKILLABLE = "unkillable"
 UNCONFIRMED = "unconfirmed"
+PENDING_SIGNALS = 1000
+"""How many signals a job keeps that no wait has consumed: each of them is part of its record."""
+SIGNAL_NAME = 208
+"""Characters of a signal's name: those of a step's name, and the prefix `resolve:`."""
 RESERVED = "holdfast:"
 """Begins the names of signals that nobody but Holdfast itself sends."""
 RESOLVE = "resolve:"

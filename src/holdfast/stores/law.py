@@ -28,7 +28,7 @@ from holdfast.lifecycle.states import (
 )
 from holdfast.lifecycle.submit import NEEDS_LIMIT
 from holdfast.lifecycle.times import HORIZON, LAST_INSTANT, SECOND
-from holdfast.lifecycle.transitions import SUBMIT_TARGETS, legal_events, moves, paths
+from holdfast.lifecycle.transitions import REQUESTED, SUBMIT_TARGETS, legal_events, moves, paths
 
 AGEING = {
     Priority.CRITICAL: 0,
@@ -327,6 +327,16 @@ def illegal_retention() -> str:
     return f"(NEW.retention <> OLD.retention AND NOT ({one_step}))"
 
 
+def postgres_requested() -> str:
+    """Name the types of events that are looked up by the request_id of a request from outside."""
+    return _any("type", sorted(event.code for event in REQUESTED))
+
+
+def sqlite_requested() -> str:
+    """The same on SQLite, for the reason that `_bit` gives."""
+    return f"({sum(1 << event.code for event in REQUESTED)} >> type & 1)"
+
+
 def illegal_terms() -> str:
     """Say when a job gets other terms although nobody has claimed it who could correct them."""
     return f"NEW.policy <> OLD.policy AND OLD.state <> {State.CLAIMED.code}"
@@ -412,6 +422,8 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "illegal_birth": illegal_birth,
     "illegal_retention": illegal_retention,
     "illegal_terms": illegal_terms,
+    "postgres.requested": postgres_requested,
+    "sqlite.requested": sqlite_requested,
     "beat_check": beat_check,
     "fixed": lambda: ", ".join(FIXED),
     "moving": lambda: ", ".join(MOVING),

@@ -224,6 +224,9 @@ CREATE TABLE events (
 -- One for both: each search may use either column, and every event pays for one index only.
 CREATE INDEX events_ranges ON events USING brin (at, xid) WITH (pages_per_range = 32);
 CREATE INDEX events_type ON events (type, at) WHERE type > {{event.job_succeeded}};
+-- What a request from outside led to: a repetition is found without reading the job's history.
+CREATE INDEX events_request ON events (id, request_id)
+    WHERE {{law.postgres.requested}} AND request_id IS NOT NULL;
 CREATE INDEX events_correlation ON events (correlation_id, id) WHERE correlation_id IS NOT NULL;
 
 CREATE TRIGGER events_fixed AFTER UPDATE OF xid, {{law.event_fixed}} ON events FOR EACH ROW

@@ -305,12 +305,11 @@ SELECT min(rev) FROM (
 WHERE total >= ?4
 
 -- name: request_event
--- The first event of one job under a request_id, heartbeats among them.
-SELECT {{columns.events}} FROM events WHERE id = ?1 AND request_id = ?2
+-- The first event of one job that a submit or a request from outside led to, by its request_id.
+SELECT {{columns.events}} FROM events
+WHERE id = ?1 AND request_id = ?2 AND {{law.sqlite.requested}}
 UNION ALL
-SELECT id, rev, type, state, state, at, attempt, 0, lease_expires_at, NULL, NULL, 1, actor,
-    request_id, reason, NULL, NULL, NULL, NULL, seal
-FROM beats WHERE id = ?1 AND request_id = ?2
+SELECT {{columns.events}} FROM events WHERE id = ?1 AND rev = 1 AND request_id = ?2
 ORDER BY rev LIMIT 1
 
 -- name: latest_events

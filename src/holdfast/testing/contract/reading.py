@@ -13,6 +13,8 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import derive
 from holdfast.lifecycle.job import JobId, LoggedEvent
 from holdfast.lifecycle.states import LIVE, TERMINAL, EventType, Letter, Link, State
+from holdfast.lifecycle.times import After
+from holdfast.lifecycle.transitions import REQUESTED
 from holdfast.ports import EventQuery, Query, Store
 from holdfast.testing.acts import (
     WAYS_OUT,
@@ -82,23 +84,51 @@ class Reading:
         assert await store.events(job.id, after=begun, limit=3, max_bytes=10_000) == whole[:3]
 
     async def test_the_event_of_a_request_is_found_by_it(self, store: Store) -> None:
-        job = await running_job(store)
-        ends = [
-            c.Progress(actor=owner_of(job), body=b'"%d"' % n, request_id=f"r{n}") for n in range(3)
-        ]
-        await store.commit(chain(job, *ends))
+        job = await running_job(store, request_id="born")
+        begun = job.rev
+        for n in range(3):
+            signal = c.SignalJob(actor=CONTROL, name="go", body=b'"%d"' % n, request_id=f"r{n}")
+            job = await do(store, job, signal)
         other = await running_job(store)
 
         found = await store.request_event(job.id, "r1")
-        assert found == (await store.events(job.id, after=job.rev + 1, limit=1))[0]
+        assert found == (await store.events(job.id, after=begun + 1, limit=1))[0]
         assert await store.request_event(job.id, "r7") is None
         assert await store.request_event(other.id, "r1") is None
-        [record] = await store.get([job.id])
-        assert record is not None
-        record = await do(store, record, c.Heartbeat(actor=owner_of(job), request_id="beat"))
-        beat = await store.request_event(job.id, "beat")
-        assert beat is not None
-        assert beat.rev == record.rev
+        first = await store.request_event(job.id, "born")
+        assert first is not None
+        assert first.rev == 1
+
+    @pytest.mark.parametrize("type_", sorted(REQUESTED))
+    async def test_every_event_of_a_request_from_outside_is_found_by_it(
+        self, store: Store, type_: EventType
+    ) -> None:
+        actor, away = CONTROL, State.QUEUED
+        asked: dict[EventType, tuple[State, c.Command]] = {
+            EventType.HELD: (away, c.Hold(actor=actor, hold="h", request_id="r")),
+            EventType.UNHELD: (away, c.Unhold(actor=actor, hold="held", request_id="r")),
+            EventType.RESCHEDULED: (
+                away,
+                c.Reschedule(actor=actor, run_at=After(1), request_id="r"),
+            ),
+            EventType.REQUEUED: (State.STALLED, c.Requeue(actor=actor, request_id="r")),
+            EventType.CANCEL_REQUESTED: (
+                State.RUNNING,
+                c.RequestCancel(actor=actor, request_id="r"),
+            ),
+            EventType.CANCELLED: (away, c.Cancel(actor=actor, request_id="r")),
+            EventType.SIGNAL_RECEIVED: (away, c.SignalJob(actor=actor, name="go", request_id="r")),
+            EventType.REDRIVEN: (State.DEAD_LETTERED, c.Redriven(actor=actor, request_id="r")),
+            EventType.DISCARDED: (State.DEAD_LETTERED, c.Discarded(actor=actor, request_id="r")),
+        }
+        state, command = asked[type_]
+        job = await job_in(store, state)
+        if type_ is EventType.UNHELD:
+            job = await do(store, job, c.Hold(actor=actor, hold="held"))
+        job = await do(store, job, command)
+        found = await store.request_event(job.id, "r")
+        assert found is not None
+        assert (found.type, found.rev) == (type_, job.rev)
 
     async def test_events_of_other_jobs_stay_out(self, store: Store) -> None:
         first, second = await _long_life(store), await _long_life(store)

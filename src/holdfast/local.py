@@ -65,6 +65,10 @@ from holdfast.telemetry.tracing import trace_id_of
 from holdfast.webhooks import MadeWebhook, WantedWebhook, WebhookDesk, WebhookList, WebhookView
 
 DEFAULT_TENANT = "default"
+AMONG_OTHERS = 10
+"""How many times as many jobs are looked at where most of them may be other tenants'."""
+_BELOW_MILLISECONDS = 80
+"""The bits of an id that come after its time."""
 _KEYS = ("workflow_id", "correlation_id", "error_code")
 _ASIDE = ("task", "args", "tenant", "parent", "traceparent", "deadline_at", "policy")
 """Of what is wanted, all that is no option of a submission."""
@@ -208,9 +212,12 @@ class LocalOperations:
         _check_filters(query, ("tenant", "queue", "task", *_KEYS))
         with about("labels"):
             check_labels(dict(query.labels), "labels")
-        if query.look is not None and not await self._looks_at_own(query):
-            query = replace(query, look=None)
+        among_others = query.look is not None and not await self._looks_at_own(query)
+        if query.look is not None and among_others:
+            query = replace(query, look=query.look * AMONG_OTHERS)
         page = await self._store.find(query)
+        if among_others:
+            page = _rounded(page, query.before)
         if query.look and len(page.jobs) < query.limit and await self._are_all(query, page):
             return Page(page.jobs, None)
         return page
@@ -218,7 +225,8 @@ class LocalOperations:
     async def _looks_at_own(self, query: Query) -> bool:
         """Whether a bounded look meets none but one's own jobs.
 
-        Where it ends would tell a tenant how many others have, and the id of one of them.
+        Else it looks at more of them, and the place where it ended is rounded: a tenant learns no
+        id of others, and as little as may be of how many they have.
         """
         if self._tenant is None or narrowing(query) in ("tenant", "parent_id"):
             return True
@@ -608,6 +616,24 @@ class LocalOperations:
             return self._queues
         counts = await self._store.counts(self._tenant)
         return frozenset(one.queue for one in counts if self._serves(one.queue))
+
+
+def _rounded(page: Page, before: JobId | None) -> Page:
+    """Let a page whose look ended at another's job go on from a whole millisecond instead.
+
+    An id begins with the milliseconds at which it was made. Jobs of the last one that was looked
+    at are left to the next page.
+    """
+    ended_at = page.next
+    if ended_at is None or (page.jobs and page.jobs[-1].id == ended_at):
+        return page
+    last = ended_at.int >> _BELOW_MILLISECONDS
+    following = JobId(UUID(int=last + 1 << _BELOW_MILLISECONDS))
+    if before is not None and following >= before:
+        # All that was looked at is of one millisecond: there is no other way on.
+        return page
+    jobs = [job for job in page.jobs if job.id.int >> _BELOW_MILLISECONDS > last]
+    return replace(page, jobs=jobs, next=following)
 
 
 def _options(wanted: Wanted) -> Any:

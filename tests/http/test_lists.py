@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from holdfast.http import jobs as routes
+from holdfast.lifecycle.job import JobId
+from holdfast.ports import Query as JobQuery
 from tests.http.test_jobs import submitted
 
 LOOK = 3
@@ -53,6 +58,38 @@ async def test_all_of_a_queue_are_found_however_old(http: httpx.AsyncClient) -> 
         await submitted(http)
     assert await listed(http, queue="quiet") == ([old], None)
     assert await listed(http, queue="quiet", state="queued", task="other") == ([old], None)
+
+
+async def test_a_list_of_the_default_tenant_is_bounded_beside_others(
+    call: Callable[[str | None], httpx.AsyncClient],
+    server: FastAPI,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.local.AMONG_OTHERS", 2)
+    # Each made in a millisecond of its own.
+    ids = (JobId(UUID(int=n << 80 | 7 << 76 | 2 << 62)) for n in count(1_700_000_000_000))
+    monkeypatch.setattr("holdfast.local.mint_id", lambda: next(ids))
+    everybody, theirs, mine = call(None), list[str](), list[str]()
+    for tenant in ("default", *["theirs"] * (5 * LOOK), "default"):
+        job = await submitted(everybody, tenant=tenant, task="rare")
+        (mine if tenant == "default" else theirs).append(job["internal_id"])
+    store = server.state.house.session.store
+    looks: list[int | None] = []
+    find = store.find
+
+    async def found(query: JobQuery) -> Any:
+        looks.append(query.look)
+        return await find(query)
+
+    monkeypatch.setattr(store, "find", found)
+    viewer = call("viewer@default")
+    pages = [await listed(viewer, task="rare")]
+    while pages[-1][1] is not None:
+        pages.append(await listed(viewer, task="rare", before=pages[-1][1]))
+    assert [id_ for ids, _ in pages for id_ in ids] == mine[::-1]
+    assert len(pages) >= 3
+    assert set(looks) == {2 * LOOK}
+    assert {following for _, following in pages}.isdisjoint(theirs)
 
 
 @pytest.mark.parametrize("filters", [{}, {"error_code": "handler_error"}, {"workflow_id": "w"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 
 from holdfast.cli.running import FOUND_PROBLEMS
 from holdfast.lifecycle.states import State
+from holdfast.lifecycle.times import SECOND
 from holdfast.ports import Store
-from holdfast.testing.acts import job_in
+from holdfast.stores.sqlite.store import SqliteStore, wall_clock
+from holdfast.testing.acts import job_in, submit_one
 from tests.flow.test_recover import lost_run
 from tests.surfaces.commands import answered, on, run
 
@@ -59,3 +62,20 @@ def test_a_job_that_cannot_be_judged_is_named_and_logged_as_was_asked(
     assert "poison" in json.loads(outcome.stdout)["failed"][str(poison.id)]
     [line] = [json.loads(line) for line in outcome.stderr.splitlines()]
     assert (line["level"], str(poison.id) in line["message"]) == ("ERROR", True)
+
+
+def test_jobs_with_times_from_the_future_are_repaired_and_counted(
+    place: str,
+) -> None:
+    on(place, _idle)
+    ahead = SqliteStore(place, clock=lambda: wall_clock() + 24 * 3600 * SECOND)
+    asyncio.run(_submit_to(ahead))
+    told = answered(place, "reconcile", "--repair-times")
+    assert told == {"found": 1, "taken": 0, "rescheduled": 1, "left": {}}
+    assert answered(place, "reconcile", "--repair-times")["found"] == 0
+
+
+async def _submit_to(store: SqliteStore) -> None:
+    await store.open()
+    await submit_one(store)
+    await store.close()

@@ -27,7 +27,13 @@ from holdfast.cli.showing import plain, say
 from holdfast.config import shown
 from holdfast.errors import HoldfastError
 from holdfast.operations import Operations
-from holdfast.services.doctor import examine_clock, examine_quarantine, examine_sweeps, examine_work
+from holdfast.services.doctor import (
+    examine_clock,
+    examine_quarantine,
+    examine_sweeps,
+    examine_times,
+    examine_work,
+)
 from holdfast.stores.findings import Finding, Verdict, fine, problem
 from holdfast.wiring import examine, read_address
 
@@ -69,6 +75,7 @@ async def _store(url: str) -> list[Finding]:
     try:
         found.append(await with_store(url, examine_sweeps))
         found.append(await with_store(url, examine_clock))
+        found.append(await with_store(url, examine_times))
         found.append(await with_store(url, examine_quarantine))
         return found + await with_operations(url, None, _work)
     except HoldfastError as error:

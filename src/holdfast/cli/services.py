@@ -14,6 +14,7 @@ from holdfast.cli.housekeeping import (
     Housekeeping,
     Loop,
     Mail,
+    caretaker,
     read_outside,
     read_purge_terms,
     read_terms,
@@ -53,6 +54,8 @@ from holdfast.config import shown
 from holdfast.flow.clean import FOREVER, Cleaned
 from holdfast.flow.purge import Purged
 from holdfast.flow.recover import Swept
+from holdfast.flow.repair_times import repair_times
+from holdfast.identity import jitter
 from holdfast.lifecycle.job import JobId
 from holdfast.logs import LogFormat, Severity, configure_logging
 from holdfast.ports import Store
@@ -72,6 +75,13 @@ def reconcile(
     url: Url = DEFAULT_URL,
     once: Annotated[
         bool, typer.Option("--once", help="Sweep and clean until nothing is due, then end.")
+    ] = False,
+    fix_times: Annotated[
+        bool,
+        typer.Option(
+            "--repair-times",
+            help="Repair jobs that were written while the store's clock was ahead, then end.",
+        ),
     ] = False,
     tick: Tick = TICK_SECONDS,
     clean: Clean = True,
@@ -101,6 +111,9 @@ def reconcile(
             mail=_mail(url, webhooks_allow) if webhooks else None,
         )
     configure_logging(log_format, log_level)
+    if fix_times:
+        run(with_store(url, lambda store: _repair_times(store, as_json=as_json)))
+        return
     if once:
         run(with_store(url, lambda store: _once(keeping, store, as_json=as_json)))
         return
@@ -116,6 +129,19 @@ def reconcile(
 
     say(err, f"reconciling {plain(shown('url', url))}; end with Ctrl-C")
     run(with_awaited_store(url, work))
+
+
+async def _repair_times(store: Store, *, as_json: bool) -> None:
+    report = await repair_times(store, caretaker(), jitter=jitter)
+    left = {str(id_): why for id_, why in report.left.items()}
+    if as_json:
+        counts = {"taken": report.taken, "rescheduled": report.rescheduled}
+        print_json({"found": report.found, **counts, "left": left})
+        return
+    text = f"{report.found} jobs with times from the future: "
+    say(out, text + f"{report.taken} taken back, {report.rescheduled} rescheduled")
+    for id_, why in left.items():
+        say(out, plain(f"left {id_}: {why}"))
 
 
 def _mail(url: str, allow: str) -> Mail:

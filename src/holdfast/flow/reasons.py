@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from holdfast.flow.phrases import colon, count, when
+from holdfast.flow.phrases import colon, count, span, when
 from holdfast.lifecycle.job import MISMATCH, RESOLVE
 from holdfast.lifecycle.signals import signals_of
 from holdfast.lifecycle.states import Cancel, Letter, State
@@ -515,6 +515,19 @@ class ClockSetBack(Because, frozen=True, kw_only=True, tag="clock_set_back"):
         )
 
 
+class TimesAhead(Because, frozen=True, kw_only=True, tag="times_ahead"):
+    """The job's times were set by a clock that was ahead of the store's present one."""
+
+    by: int
+
+    def say(self, now: int) -> str:
+        """Tell it in a sentence."""
+        return (
+            f"its last event was written by a clock that was {span(self.by)} ahead, and so are "
+            "its due time and its lease; run `holdfast reconcile --repair-times`"
+        )
+
+
 Reason: TypeAlias = (
     Ended
     | NewerVersion
@@ -537,6 +550,7 @@ Reason: TypeAlias = (
     | StepsDiffer
     | ChildElsewhere
     | ClockSetBack
+    | TimesAhead
 )
 
 

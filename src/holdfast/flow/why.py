@@ -38,10 +38,12 @@ from holdfast.flow.reasons import (
     Seen,
     StepsDiffer,
     TaskUnknown,
+    TimesAhead,
     Unkillable,
     Waiting,
     WaitsForChildren,
 )
+from holdfast.flow.repair_times import is_ahead
 from holdfast.lifecycle.family import awaits_children
 from holdfast.lifecycle.job import (
     ELSEWHERE,
@@ -167,10 +169,13 @@ async def why(store: Store, id: JobId, *, tenant: str | None = None) -> Why:
 
 
 def _about_clock(look: Look) -> list[Reason]:
-    clock, step = look.clock, look.clock.step
-    if step is None or clock.ahead < CLOCK_AHEAD or look.job.finished_at is not None:
-        return []
-    return [ClockSetBack(at=step.at, by=step.by, ahead=clock.ahead)]
+    job, clock, step = look.job, look.clock, look.clock.step
+    found: list[Reason] = []
+    if is_ahead(job, clock.now):
+        found.append(TimesAhead(by=job.updated_at - clock.now))
+    if step is not None and clock.ahead >= CLOCK_AHEAD and job.finished_at is None:
+        found.append(ClockSetBack(at=step.at, by=step.by, ahead=clock.ahead))
+    return found
 
 
 async def _reasons(store: Store, look: Look) -> list[Reason]:

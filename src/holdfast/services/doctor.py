@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from shlex import quote
 
+from holdfast.flow.phrases import span
+from holdfast.flow.repair_times import jobs_ahead
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
 from holdfast.operations import Depth, Operations
@@ -56,6 +58,20 @@ async def examine_clock(store: Store) -> Finding:
         "and until then times that are given as instants come early by so much"
     )
     return warning("store's clock", text, advice)
+
+
+async def examine_times(store: Store) -> Finding:
+    """Look for jobs that were written while the store's clock was ahead for a moment."""
+    now = (await store.clock()).now
+    found = [job async for job in jobs_ahead(store)]
+    if not found:
+        return fine("times", "no job is held back by a time from the future")
+    most = max(job.updated_at for job in found) - now
+    text = (
+        f"{len(found):,} jobs were written by a clock that was up to {span(most)} ahead, and wait "
+        "for their due time or keep their lease for so long"
+    )
+    return warning("times", text, "run `holdfast reconcile --repair-times`")
 
 
 async def examine_quarantine(store: Store) -> Finding:

@@ -779,10 +779,13 @@ class Store(Jobs, Protocol):
         Offline maintenance, like `rebuild`.
         """
 
-    async def rebuild(self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]) -> None:
+    async def rebuild(
+        self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]
+    ) -> list[JobId]:
         """Replace the projection of these jobs: rows, keys, what sweeps find leases by.
 
-        Offline maintenance: nobody else may write meanwhile.
+        Compare-and-set: a job whose last event is not the one of this revision has moved on since
+        it was read, and is left as it is. Returns those.
         """
 
     async def recount(self) -> None:

@@ -107,7 +107,7 @@ def test_rebuild_tells_how_many_keys_of_no_job_it_freed(filled: tuple[str, list[
     assert "keys of no job, now freed: 1" in run("rebuild", "--url", place, "--yes").stdout
     damage(place, stray.replace("?", "'two'"))
     told = json.loads(run("rebuild", "--url", place, "--yes", "--json").stdout)
-    assert told == {"jobs": 3, "changed": 0, "freed": 1, "skipped": []}
+    assert told == {"jobs": 3, "changed": 0, "freed": 1, "skipped": [], "busy": []}
 
 
 def test_rebuild_asks_first(filled: tuple[str, list[JobId]]) -> None:

@@ -134,6 +134,7 @@ def rebuild(
                 "changed": report.changed,
                 "freed": report.freed,
                 "skipped": skipped,
+                "busy": [str(id_) for id_ in report.busy],
             }
         )
     else:
@@ -142,7 +143,9 @@ def rebuild(
         out.print(f"{report.jobs:,} jobs rebuilt, {report.changed:,} of them were wrong")
         for id_ in report.skipped:
             err.print(f"job {id_}: left alone, its events cannot be read", markup=False)
-    if report.skipped:
+        for id_ in report.busy:
+            err.print(f"job {id_}: left alone, somebody writes it; stop all workers", markup=False)
+    if report.skipped or report.busy:
         raise typer.Exit(FOUND_PROBLEMS)
 
 

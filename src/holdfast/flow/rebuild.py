@@ -1,8 +1,13 @@
-"""Rebuild: the projection restored from the events alone. Nobody else may write meanwhile."""
+"""Rebuild: the projection restored from the events alone.
+
+A row is replaced only if its job has not moved on since its events were read. So whoever writes
+meanwhile, a worker that was forgotten, loses nothing and finds no stale row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -12,6 +17,9 @@ from holdfast.lifecycle.states import KeyKind
 from holdfast.lifecycle.submit import derived_keys
 from holdfast.ports import KeyRow, LedgerEntry, Store
 
+TRIES = 5
+"""How often a job that moved on is read again."""
+
 
 class Rebuilt(Struct, kw_only=True):
     """What a rebuild did."""
@@ -20,6 +28,8 @@ class Rebuilt(Struct, kw_only=True):
     changed: int = 0
     skipped: list[JobId] = []
     """Jobs whose events cannot be read, or which have none: left as they are."""
+    busy: list[JobId] = []
+    """Jobs that moved on each time they were read: somebody writes them. Left as they are."""
     freed: int = 0
     """Keys of ids of which nothing else was left."""
 
@@ -29,31 +39,53 @@ async def rebuild(store: Store, *, progress: Callable[[int], None] | None = None
     # First: one of these may be a job's own key, that somebody turned.
     report = Rebuilt(freed=await store.free_stray_keys())
     async for batch in store.ledger():
-        jobs: list[Job] = []
-        keys: list[tuple[JobId, KeyRow]] = []
-        for entry in batch:
-            if entry.purged and entry.row is None and not entry.events:
-                continue
-            report.jobs += 1
-            _restore(entry, report, jobs, keys)
-        if jobs:
-            await store.rebuild(jobs, keys=keys)
+        entries = [entry for entry in batch if not _is_purged(entry)]
+        report.jobs += len(entries)
+        moved = await _write(store, report, entries)
+        for _ in range(TRIES):
+            if not moved:
+                break
+            again = [entry for id_ in moved for entry in await _read(store, id_)]
+            moved = await _write(store, report, again)
+        report.busy += moved
         if progress is not None:
             progress(report.jobs)
     await store.recount()
     return report
 
 
-def _restore(
-    entry: LedgerEntry, report: Rebuilt, jobs: list[Job], keys: list[tuple[JobId, KeyRow]]
-) -> None:
-    job = _derive(entry)
-    if job is None:
-        report.skipped.append(entry.id)
-        return
-    report.changed += job != entry.row or entry.unclaimed
-    jobs.append(job)
-    keys += [
+def _is_purged(entry: LedgerEntry) -> bool:
+    return entry.purged and entry.row is None and not entry.events
+
+
+async def _write(store: Store, report: Rebuilt, entries: Sequence[LedgerEntry]) -> list[JobId]:
+    """Write the projection of these jobs; returns those that have moved on."""
+    jobs: list[Job] = []
+    keys: list[tuple[JobId, KeyRow]] = []
+    wrong: set[JobId] = set()
+    for entry in entries:
+        job = _derive(entry)
+        if job is None:
+            report.skipped.append(entry.id)
+            continue
+        if job != entry.row or entry.unclaimed or entry.quarantined is not None:
+            wrong.add(job.id)
+        jobs.append(job)
+        keys += _keys(entry, job)
+    moved = await store.rebuild(jobs, keys=keys) if jobs else []
+    report.changed += len(wrong.difference(moved))
+    return moved
+
+
+async def _read(store: Store, id: JobId) -> list[LedgerEntry]:
+    """Read one job again."""
+    async for batch in store.ledger(after=JobId(UUID(int=id.int - 1)), batch=1):
+        return [entry for entry in batch if entry.id == id]
+    return []
+
+
+def _keys(entry: LedgerEntry, job: Job) -> list[tuple[JobId, KeyRow]]:
+    return [
         (
             job.id,
             KeyRow(tenant=job.tenant, kind=KeyKind.of(key.kind), key=key.key, digest=key.digest),

@@ -16,7 +16,21 @@ def oldest_first(jobs: Iterable[Job], limit: int) -> list[Job]:
 def due_since(job: Job) -> int:
     """Tell when the first of a job's limits ran, or will run, out."""
     limits = (job.deadline_at, job.lease_expires_at, _wait_until(job))
-    return min(limit for limit in limits if limit is not None)
+    return min((limit for limit in limits if limit is not None), default=0)
+
+
+def look_again_at(job: Job, now: int) -> int:
+    """Return when a held job may next have to be swept.
+
+    A start grants its own, shorter lease. One that is left to its host first is not in the way of
+    others meanwhile.
+    """
+    lease = job.lease_expires_at or 0
+    if job.state is State.CLAIMED:
+        lease = min(lease, now + job.policy.running_lease)
+    if lease <= now and job.policy.on_silence == "lose":
+        return lease + job.policy.host_recovery
+    return lease
 
 
 def _wait_until(job: Job) -> int | None:

@@ -1032,6 +1032,13 @@ WITH bound AS MATERIALIZED (
 )
 SELECT id, (SELECT count(*) FROM freed) FROM bound
 
+-- name: last_revs
+-- The revisions of jobs' last events or heartbeats.
+SELECT d.id, greatest(
+    (SELECT rev FROM events WHERE id = d.id ORDER BY rev DESC LIMIT 1),
+    (SELECT rev FROM beats WHERE id = d.id ORDER BY rev DESC LIMIT 1))
+FROM unnest($1::uuid[]) AS d(id)
+
 -- name: rebuild_begin
 -- Set the triggers aside: a rebuilt row is not born and does not move.
 ALTER TABLE jobs DISABLE TRIGGER USER

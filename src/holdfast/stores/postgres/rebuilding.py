@@ -17,13 +17,21 @@ RECOUNT_SECONDS = 3600.0
 async def rebuild_rows(
     connection: Connection,
     sql: dict[str, str],
-    jobs: Sequence[Job],
-    keys: Sequence[tuple[JobId, KeyRow]],
-) -> None:
-    """Replace the rows and keys of these jobs, in one transaction that locks everyone out."""
-    ids = [job.id for job in jobs]
+    all_jobs: Sequence[Job],
+    all_keys: Sequence[tuple[JobId, KeyRow]],
+) -> list[JobId]:
+    """Replace the rows and keys of these jobs, in one transaction that locks everyone out.
+
+    Returns those that have moved on since they were read; they are left as they are.
+    """
     async with connection.transaction():
         await connection.execute(sql["rebuild_begin"])
+        # Read under the lock: nobody writes an event without its row.
+        last = dict(await connection.fetch(sql["last_revs"], [job.id for job in all_jobs]))
+        jobs = [job for job in all_jobs if last[job.id] == job.rev]
+        ids = [job.id for job in jobs]
+        kept = set(ids)
+        keys = [(id_, key) for id_, key in all_keys if id_ in kept]
         await connection.execute(sql["rebuild_forget"], ids)
         await connection.execute(sql["drop_keys"], ids)
         rows = [_key_row(id_, key) for id_, key in keys]
@@ -38,13 +46,15 @@ async def rebuild_rows(
         )
         await connection.execute(sql["add_claims"], [job.id for job in jobs if job.owner])
         await connection.execute(sql["rebuild_end"])
+    return [job.id for job in all_jobs if job.id not in kept]
 
 
 async def recount_jobs(connection: Connection, sql: dict[str, str]) -> None:
     """Count the summaries anew, however many jobs there are."""
     async with connection.transaction():
         # Who reads every row is best served by their order on the disk.
-        await connection.execute("SET LOCAL enable_seqscan = on")
+        # Nothing queues behind it, so it may wait for a lock as long as it may count.
+        await connection.execute("SET LOCAL enable_seqscan = on; SET LOCAL lock_timeout = 0")
         await connection.execute(sql["recount"], timeout=RECOUNT_SECONDS)
 
 

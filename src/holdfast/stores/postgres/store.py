@@ -14,7 +14,6 @@ from holdfast.lifecycle.clock import ClockWatch, tend
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.seal import switched
-from holdfast.lifecycle.states import State
 from holdfast.lifecycle.terms import TaskTerms
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import (
@@ -33,7 +32,7 @@ from holdfast.ports import (
     Webhook,
 )
 from holdfast.stores.cursors import LOWEST
-from holdfast.stores.due import oldest_first
+from holdfast.stores.due import look_again_at, oldest_first
 from holdfast.stores.logs import log_row
 from holdfast.stores.postgres.committing import Committing
 from holdfast.stores.postgres.connections import Connection, Connections
@@ -147,7 +146,7 @@ class PostgresStore(Committing):
         pushed: list[tuple[str, int, bool]] = []
         gone = []
         for request_id, held, at in claims:
-            leases = [_look_at(owned[id_], now) for id_ in held if id_ in owned]
+            leases = [look_again_at(owned[id_], now) for id_ in held if id_ in owned]
             if leases or at + CLAIM_MEMORY > now:
                 look_at = min(leases, default=at + CLAIM_MEMORY)
                 pushed.append((request_id, look_at, bool(leases)))
@@ -392,16 +391,14 @@ class PostgresStore(Committing):
             total += freed
         return total
 
-    async def rebuild(self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]) -> None:
-        """Replace the projection of these jobs. Nobody else may write meanwhile."""
-        await self._run(lambda connection, tries: rebuild_rows(connection, self._sql, jobs, keys))
+    async def rebuild(
+        self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]
+    ) -> list[JobId]:
+        """Replace the projection of these jobs, except of those that have moved on."""
+        return await self._run(
+            lambda connection, tries: rebuild_rows(connection, self._sql, jobs, keys)
+        )
 
     async def recount(self) -> None:
         """Count the summaries anew."""
         await self._run(lambda connection, tries: recount_jobs(connection, self._sql))
-
-
-def _look_at(job: Job, now: int) -> int:
-    """When a job's lease may have passed: a start may cut a claim's lease short."""
-    lease = job.lease_expires_at or 0
-    return lease if job.state is State.RUNNING else min(lease, now + job.policy.running_lease)

@@ -10,7 +10,6 @@ from holdfast.identity import mint_secret
 from holdfast.lifecycle.clock import ClockState, ClockStep
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.seal import switched
-from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import (
     LOG_LINES,
@@ -23,7 +22,7 @@ from holdfast.ports import (
     Webhook,
 )
 from holdfast.stores.columns import JOB_COLUMNS
-from holdfast.stores.due import oldest_first
+from holdfast.stores.due import look_again_at, oldest_first
 from holdfast.stores.logs import Row
 from holdfast.stores.sqlite.read import queue_status, split_ids
 from holdfast.stores.sqlite.rows import job_row
@@ -114,16 +113,8 @@ def _tidy_claim(turn: Turn, request_id: str, at: int, held: Sequence[Job]) -> No
     if not held and at + CLAIM_MEMORY <= turn.now:
         turn.write("drop_claims", [(request_id,)])
     else:
-        soonest = min((_may_pass(turn, job) for job in held), default=at + CLAIM_MEMORY)
+        soonest = min((look_again_at(job, turn.now) for job in held), default=at + CLAIM_MEMORY)
         turn.write("push_claims", [(soonest, bool(held), request_id)])
-
-
-def _may_pass(turn: Turn, job: Job) -> int:
-    """When a lease may pass at the soonest: a start grants its own, shorter one."""
-    lease = job.lease_expires_at or 0
-    if job.state is State.CLAIMED:
-        return min(lease, turn.now + job.policy.running_lease)
-    return lease
 
 
 def move_queue(
@@ -290,8 +281,13 @@ def free_stray_keys(turn: Turn, low: bytes) -> tuple[bytes | None, int]:
     return high, turn.write("free_stray_keys", [(low, high)])
 
 
-def rebuild(turn: Turn, jobs: Sequence[Job], keys: Sequence[tuple[JobId, KeyRow]]) -> None:
+def rebuild(
+    turn: Turn, all_jobs: Sequence[Job], all_keys: Sequence[tuple[JobId, KeyRow]]
+) -> list[JobId]:
     """Replace the projection of these jobs; the triggers on job rows are set aside meanwhile."""
+    moved = {job.id for job in all_jobs if turn.row("last_revs", (job.id.bytes,)) != (job.rev,)}
+    jobs = [job for job in all_jobs if job.id not in moved]
+    keys = [(id_, key) for id_, key in all_keys if id_ not in moved]
     guards = turn.rows("guards")
     for name, _ in guards:
         turn.connection.execute(fragment("drop_guard", guard=name))
@@ -308,6 +304,7 @@ def rebuild(turn: Turn, jobs: Sequence[Job], keys: Sequence[tuple[JobId, KeyRow]
     turn.write("add_claims", ids)
     for _, text in guards:
         turn.connection.execute(text)
+    return sorted(moved)
 
 
 def recount(turn: Turn) -> None:

@@ -745,6 +745,12 @@ UNION ALL SELECT 'needs', id, body, NULL, NULL FROM needs
 -- How many jobs there are.
 SELECT coalesce(sum(jobs), 0) FROM counts
 
+-- name: last_revs
+-- The revision of a job's last event or heartbeat.
+SELECT max(rev) FROM (
+    SELECT max(rev) AS rev FROM events WHERE id = ?1
+    UNION ALL SELECT max(rev) FROM beats WHERE id = ?1)
+
 -- name: guards
 -- The triggers on job rows: a rebuild lays them down and puts them up again.
 SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'jobs'

@@ -576,9 +576,11 @@ class SqliteStore:
             total += freed
         return total
 
-    async def rebuild(self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]) -> None:
-        """Replace the projection of these jobs. Nobody else may write meanwhile."""
-        await self._write(lambda turn: keep.rebuild(turn, jobs, keys))
+    async def rebuild(
+        self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]
+    ) -> list[JobId]:
+        """Replace the projection of these jobs, except of those that have moved on."""
+        return await self._write(lambda turn: keep.rebuild(turn, jobs, keys))
 
     async def recount(self) -> None:
         """Count the summaries anew."""

@@ -11,8 +11,9 @@ import pytest_asyncio
 from holdfast.flow.recover import sweep
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import EventType, State
+from holdfast.lifecycle.times import After
 from holdfast.ports import Store
-from holdfast.testing.acts import passed, running_job, stored
+from holdfast.testing.acts import passed, running_job, stored, submit_one
 from holdfast.testing.factories import HOUR, RECONCILER, SHORT_RUN
 from holdfast.wiring import opened, read_address
 
@@ -71,3 +72,35 @@ async def test_claims_are_looked_at_oldest_first(store: Store) -> None:
     # The first look moves each claim to when its own lease passes, whatever it was before.
     await store.due()
     assert [job.id for job in (await store.due(limit=1)).jobs] == [older.id]
+
+
+async def test_more_untouchable_jobs_than_a_sweep_first_looks_at_hide_no_lost_lease(
+    store: Store,
+) -> None:
+    for _ in range(40):
+        await running_job(store, policy=COMMAND, owner="host")
+    lost = await running_job(store, policy=SHORT_RUN, owner="worker-2")
+    await passed(store, lost.lease_expires_at)
+    # One sweep, whose limit doubled four times is still less than what is in its way.
+    report = await sweep(store, RECONCILER, jitter=lambda: 0.0, limit=2)
+    assert report.written == {EventType.STALLED: 1}
+
+
+async def test_more_untouchable_deadlines_than_a_sweep_first_looks_at_hide_no_other(
+    store: Store,
+) -> None:
+    # Past their deadline, with live owners, who are to kill them.
+    for _ in range(40):
+        late = await running_job(store, deadline_at=After(1))
+        await passed(store, late.deadline_at)
+    waiting = await submit_one(store, deadline_at=After(1))
+    await passed(store, waiting.deadline_at)
+    report = await sweep(store, RECONCILER, jitter=lambda: 0.0, limit=2)
+    assert report.written == {EventType.TIMED_OUT: 1}
+
+
+async def test_commands_left_to_their_host_are_not_looked_at_in_every_sweep(store: Store) -> None:
+    jobs = [await running_job(store, policy=COMMAND, owner="host") for _ in range(5)]
+    await passed(store, jobs[-1].lease_expires_at)
+    assert len((await store.due()).jobs) == 5
+    assert (await store.due()).jobs == []

@@ -48,7 +48,7 @@ async def test_a_rebuild_beside_a_worker_leaves_no_stale_row(ledger: Ledger) -> 
             if (number := next(steps, None)) is not None:
                 await _step(store, job, f"step {number}")
 
-        report = await rebuild(Beside(store, work))  # type: ignore[arg-type]
+        report = await rebuild(Beside(store, work))
         assert (report.jobs, report.busy, report.skipped) == (1, [], [])
         await assert_proven(store)
         # The next write meets no event of its own.
@@ -69,7 +69,7 @@ async def test_a_job_that_is_written_again_and_again_is_left_as_it_is_and_named(
             written += 1
             await _step(store, job, f"step {written}")
 
-        report = await rebuild(Beside(store, work))  # type: ignore[arg-type]
+        report = await rebuild(Beside(store, work))
         assert (report.busy, written) == ([job.id], TRIES + 1)
         await assert_proven(store)
 
@@ -84,7 +84,7 @@ async def test_a_damaged_row_that_moved_on_is_rebuilt_at_its_new_revision(ledger
             if next(writes, False):
                 await _step(store, job, "step")
 
-        report = await rebuild(Beside(store, work))  # type: ignore[arg-type]
+        report = await rebuild(Beside(store, work))
         assert (report.changed, report.busy) == (1, [])
         assert (await stored(store, job.id)).task == job.task
         await assert_proven(store)

@@ -18,8 +18,9 @@ from holdfast.lifecycle.retry import COMPENSATION_FAILED, exhausted, is_compensa
 from holdfast.lifecycle.states import OWNED, EventType, State
 from holdfast.ports import Committed, Due, Rejected, Store
 
-WIDENINGS = 4
-"""How often a sweep doubles its limit to see past jobs that it may not touch."""
+WIDENINGS = 11
+"""How often a sweep doubles its limit to see past jobs that it may not touch: past a million, which
+one sweep can still hold. Few are ever in its way: those left to a live owner or a host for now."""
 
 
 class Swept(Struct, kw_only=True):

@@ -770,6 +770,9 @@ class Store(Jobs, Protocol):
     async def dictionary_problems(self) -> list[str]:
         """Say which policies and needs are not what their key stands for."""
 
+    async def side_problems(self) -> list[str]:
+        """Name what is wrong beside the ledger: queues, marks, tokens, webhooks, cursors."""
+
     async def size(self) -> int:
         """Estimate how many jobs there are, for a progress bar."""
 

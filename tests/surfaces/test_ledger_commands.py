@@ -80,7 +80,7 @@ def test_verify_answers_a_script_in_json(filled: tuple[str, list[JobId]]) -> Non
 def test_a_hostile_problem_does_not_reach_the_terminal(
     filled: tuple[str, list[JobId]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def found(store: object, *, on_problem: Any, progress: object) -> Report:
+    async def found(store: object, *, on_problem: Any, **_: object) -> Report:
         on_problem(Problem(None, f"an event cannot be read: {HOSTILE}"))
         return Report(problems=1)
 

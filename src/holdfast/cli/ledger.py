@@ -21,6 +21,7 @@ from holdfast.cli.running import (
     with_store,
 )
 from holdfast.cli.showing import plain, say
+from holdfast.flow.anchor import anchors, read_anchors, write_anchor
 from holdfast.flow.rebuild import Rebuilt
 from holdfast.flow.rebuild import rebuild as rebuild_store
 from holdfast.flow.verify import Problem, Report
@@ -66,9 +67,14 @@ def verify(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    anchor: Annotated[
+        typer.FileText | None,
+        typer.Option("--anchor", help="Compare with a file that `holdfast seal anchor` wrote."),
+    ] = None,
 ) -> None:
     """Derive every job from its events again and compare: rows, keys, revisions, edges, seals.
 
+    Also looks at queues, marks, tokens, webhooks and cursors.
     Runs beside live work. Exits with 1 if anything is wrong, and names the job.
     """
     problems: list[Problem] = []
@@ -82,7 +88,8 @@ def verify(
 
     async def work(store: Store) -> Report:
         with counting("verifying", await store.size(), quiet=quiet or as_json) as progress:
-            return await verify_store(store, on_problem=note, progress=progress)
+            anchored = None if anchor is None else read_anchors(anchor)
+            return await verify_store(store, on_problem=note, progress=progress, anchored=anchored)
 
     report = run(with_store(url, work))
     if as_json:
@@ -183,8 +190,28 @@ def _say_epoch(epoch: int, as_json: bool) -> None:
 
 @seal_app.command("on")
 def seal_on(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Seal every event from now on: verify then catches any changed byte of it."""
+    """Seal every event from now on: verify then finds one that was changed.
+
+    Not a history that was cut or made anew as a whole: for that, keep an anchor elsewhere.
+    """
     _seal(url, True, as_json)
+
+
+@seal_app.command("anchor")
+def seal_anchor(url: Url = DEFAULT_URL) -> None:
+    """Write the last seal of every job, a line of JSON each, for `holdfast verify --anchor FILE`.
+
+    Keep it where nobody who can write the store can change it. Runs beside live work.
+    """
+
+    async def work(store: Store) -> int:
+        number = 0
+        async for one in anchors(store):
+            typer.echo(write_anchor(one))
+            number += 1
+        return number
+
+    err.print(f"anchored {run(with_store(url, work)):,} jobs")
 
 
 @seal_app.command("off")

@@ -7,11 +7,12 @@ without a false alarm.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TypeAlias
 
 from msgspec import Struct
 
+from holdfast.flow.anchor import AnchorCheck, Anchored
 from holdfast.flow.history import all_events
 from holdfast.lifecycle.derive import derive, derive_status
 from holdfast.lifecycle.invariants import broken_rules
@@ -44,21 +45,31 @@ class Report(Struct, kw_only=True):
 
 
 async def verify(
-    store: Store, *, on_problem: Callable[[Problem], None], progress: Progress | None = None
+    store: Store,
+    *,
+    on_problem: Callable[[Problem], None],
+    progress: Progress | None = None,
+    anchored: Iterator[Anchored] | None = None,
 ) -> Report:
-    """Check every job of a store, telling each problem as it is found."""
+    """Check every job of a store, and what is beside the ledger; tell problems as they are found.
+
+    With an anchor, also that no sealed history was cut, changed or removed since it was made.
+    """
     report = Report()
 
     def tell(id_: JobId | None, text: str) -> None:
         report.problems += 1
         on_problem(Problem(id_, text))
 
-    for text in await store.dictionary_problems():
+    for text in (*await store.dictionary_problems(), *await store.side_problems()):
         tell(None, text)
+    check = AnchorCheck(store, anchored or iter(()))
     began = await store.clock()
     counts = await store.counts()
     recount: Summary | None = Counter()
     async for entry in _entries(store):
+        for id_, text in await check.look(entry):
+            tell(id_, text)
         if entry.purged:
             for text in _purge_problems(entry):
                 tell(entry.id, text)
@@ -72,6 +83,8 @@ async def verify(
         recount = _recounted(recount, job, began.now)
         if progress is not None:
             progress(report.jobs)
+    for id_, text in await check.rest():
+        tell(id_, text)
     if recount is not None and counts == await store.counts():
         for text in _summary_problems(counts, recount):
             tell(None, text)

@@ -47,6 +47,13 @@ from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.postgres.lineage import Moved, follow_move, tail_bounds, tail_rows
 from holdfast.stores.purging import purge_entry
 from holdfast.stores.quarantine import report_left_out, report_refused, report_set_aside
+from holdfast.stores.side_tables import (
+    cursor_problems,
+    mark_problems,
+    queue_problems,
+    token_problems,
+    webhook_problems,
+)
 from holdfast.stores.tokens import NEWEST, check_id, read_token
 from holdfast.stores.webhooks import check_webhook_id, check_webhook_key, read_webhook
 from holdfast.stores.workers import read_worker
@@ -389,6 +396,18 @@ class Reading(Base):
         await self._learn(named(jobs, events))
         switches = read_switches(log)
         return entries(jobs, events, keys, self._seen, switches=switches, **marks)
+
+    async def side_problems(self) -> list[str]:
+        """Name what is wrong beside the ledger."""
+        # The cursors first: the tail's end only moves on.
+        cursors = await self._fetch("all_cursors")
+        return [
+            *queue_problems(await self.queues(), await self.queue_events()),
+            *mark_problems(await self._fetch("stray_marks")),
+            *token_problems(await self._fetch("all_tokens"), read_token),
+            *webhook_problems(await self._fetch("all_webhooks"), read_webhook),
+            *cursor_problems(cursors, await self.tail_end(), read_cursor),
+        ]
 
     async def dictionary_problems(self) -> list[str]:
         """Say which policies and needs are not what their key stands for."""

@@ -686,6 +686,29 @@ DELETE FROM beats WHERE (id, rev) IN (
         SELECT 1 FROM jobs AS j WHERE j.id = b.id AND j.rev = b.rev)
     LIMIT ?)
 
+-- name: all_tokens
+-- Every token, for verify.
+SELECT id, name, digest, role, tenant, queues, created_at, created_by, expires_at, revoked_at,
+    revoked_by
+FROM tokens ORDER BY id
+
+-- name: all_webhooks
+-- Every webhook, for verify, removed ones too.
+SELECT id, tenant, url, secret, states, queue, task, created_at, created_by, removed_at,
+    removed_by
+FROM webhooks ORDER BY id, tenant
+
+-- name: all_cursors
+-- How far everybody has come, for verify.
+SELECT name, cursor FROM cursors ORDER BY name
+
+-- name: stray_marks
+-- Marks of jobs that are not there, and were not purged.
+SELECT m.number, m.id FROM marks AS m
+WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = m.id)
+    AND NOT EXISTS (SELECT 1 FROM purged WHERE id = m.id)
+ORDER BY m.number LIMIT 1000
+
 -- name: ledger_end
 -- The highest id there is, of whatever is left of it.
 SELECT max(id) FROM (

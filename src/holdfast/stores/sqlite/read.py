@@ -40,6 +40,13 @@ from holdfast.stores.logs import read_log
 from holdfast.stores.narrowing import looks, narrowing
 from holdfast.stores.purging import purge_entry
 from holdfast.stores.quarantine import report_left_out, sift
+from holdfast.stores.side_tables import (
+    cursor_problems,
+    mark_problems,
+    queue_problems,
+    token_problems,
+    webhook_problems,
+)
 from holdfast.stores.sqlite.session import Row, Session, fragment, job_id
 from holdfast.stores.task_terms import choose_terms
 from holdfast.stores.tokens import read_token
@@ -381,6 +388,20 @@ def ledger(session: Session, after: bytes, end: bytes, batch: int) -> Ledger:
 def dictionary(session: Session) -> list[str]:
     """Say which policies and needs are not what their key stands for."""
     return dictionary_problems(session.rows("dictionary"))
+
+
+def side(session: Session) -> list[str]:
+    """Name what is wrong with tables beside the ledger."""
+    marks = [(number, job_id(id_)) for number, id_ in session.rows("stray_marks")]
+    # The cursors first: the tail's end only moves on.
+    cursors = session.rows("all_cursors")
+    return [
+        *queue_problems(queues(session), queue_events(session, None)),
+        *mark_problems(marks),
+        *token_problems(session.rows("all_tokens"), read_token),
+        *webhook_problems(session.rows("all_webhooks"), read_webhook),
+        *cursor_problems(cursors, tail_end(session), read_position),
+    ]
 
 
 _JOB_IDS = (JOB_COLUMNS.index("id"), JOB_COLUMNS.index("parent_id"))

@@ -563,6 +563,10 @@ class SqliteStore:
         """Say which policies and needs are not what their key stands for."""
         return await self._read(read.dictionary)
 
+    async def side_problems(self) -> list[str]:
+        """Name what is wrong beside the ledger."""
+        return await self._read(read.side)
+
     async def size(self) -> int:
         """Tell how many jobs there are, by the summaries."""
         return await self._read(read.size)

@@ -1,0 +1,105 @@
+"""Anchors: the last seal of every job, to be kept where whoever can write the store cannot.
+
+A seal is a plain hash: by itself it shows a changed event whose chain was not made anew. Compared
+with an anchor, `verify` also finds a history that was cut off at its end, a job that was removed
+and never purged, and a chain that was made anew, for all that was sealed when the anchor was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.errors import BadData
+from holdfast.lifecycle.job import JobId, LoggedEvent
+from holdfast.lifecycle.states import BEATS
+from holdfast.ports import LedgerEntry, Store
+
+
+class Anchored(Struct, frozen=True):
+    """A job's last sealed event, but for heartbeats, which may be dropped."""
+
+    job: UUID
+    rev: int
+    seal: str
+    """In hexadecimal."""
+
+
+async def anchors(store: Store) -> AsyncIterator[Anchored]:
+    """Give the anchor of every job that has a sealed event, by id."""
+    async for batch in store.ledger():
+        for entry in batch:
+            if (last := _last_sealed(entry.events)) is not None:
+                yield last
+
+
+def _last_sealed(events: Iterable[LoggedEvent]) -> Anchored | None:
+    last = None
+    for event in events:
+        if event.seal is not None and event.type not in BEATS:
+            last = Anchored(event.id, event.rev, event.seal.hex())
+    return last
+
+
+def write_anchor(one: Anchored) -> str:
+    """Write a line of an anchor file."""
+    return msgspec.json.encode(one).decode()
+
+
+def read_anchors(lines: Iterable[str]) -> Iterator[Anchored]:
+    """Read an anchor file, whose jobs are in the order of their ids."""
+    before = UUID(int=0)
+    for number, line in enumerate(lines, 1):
+        try:
+            one = msgspec.json.decode(line, type=Anchored)
+        except msgspec.MsgspecError as error:
+            raise BadData(f"line {number} of the anchor cannot be read: {error}") from error
+        if one.job <= before:
+            raise BadData(f"line {number} of the anchor is out of order: {one.job}")
+        before = one.job
+        yield one
+
+
+class AnchorCheck:
+    """Compares a ledger that is read by id with an anchor, side by side, in bounded memory."""
+
+    def __init__(self, store: Store, anchored: Iterator[Anchored]) -> None:
+        """Begin at the first job."""
+        self._store = store
+        self._anchored = anchored
+        self._next = next(anchored, None)
+
+    async def look(self, entry: LedgerEntry) -> list[tuple[JobId, str]]:
+        """Compare one job; also tells of anchored jobs before it that are missing."""
+        problems = await self._missing(entry.id)
+        one = self._next
+        if one is not None and one.job == entry.id:
+            self._next = next(self._anchored, None)
+            if not entry.purged and not _holds(entry, one):
+                text = f"was anchored at rev {one.rev} with another seal: its history was changed"
+                problems.append((entry.id, text))
+        return problems
+
+    async def rest(self) -> list[tuple[JobId, str]]:
+        """Tell of anchored jobs behind the last one that are missing."""
+        return await self._missing(JobId(UUID(int=2**128 - 1)))
+
+    async def _missing(self, before: UUID) -> list[tuple[JobId, str]]:
+        problems = []
+        while (one := self._next) is not None and one.job < before:
+            [purged] = await self._store.purged([JobId(one.job)])
+            if purged is None:
+                text = "was anchored, and is neither in the ledger nor was it purged"
+                problems.append((JobId(one.job), text))
+            self._next = next(self._anchored, None)
+        return problems
+
+
+def _holds(entry: LedgerEntry, one: Anchored) -> bool:
+    return any(
+        event.rev == one.rev and event.seal is not None and event.seal.hex() == one.seal
+        for event in entry.events
+    )

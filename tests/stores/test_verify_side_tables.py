@@ -1,0 +1,77 @@
+"""What verify finds beside the ledger: queues, marks, tokens, webhooks and cursors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.ports import NewToken, NewWebhook, Store
+from holdfast.testing.acts import submit_one
+from holdfast.testing.factories import job_ids
+from tests.stores.damage import vandal
+from tests.stores.ledgers import Ledger, assert_proven, make_ledger, problems_of
+from tests.stores.raw import ENGINES
+
+
+@pytest.fixture(params=ENGINES)
+def ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    return make_ledger(request, tmp_path_factory)
+
+
+async def _fill(store: Store) -> None:
+    """Something in each of the tables."""
+    await submit_one(store)
+    for queue in ("paused", "resumed"):
+        await store.pause(queue, actor="ann", reason="upgrade")
+    await store.resume("resumed", actor="bob")
+    token = NewToken(
+        id="t1", name="n", digest=b"d" * 32, role="admin", queues=("a",), created_by="ann"
+    )
+    await store.add_token(token)
+    hook = NewWebhook(
+        id="w1", tenant="default", url="https://x.example/", secret="s", created_by="ann"
+    )
+    await store.add_webhook(hook)
+    await store.move_cursor("feed", before=None, to=await store.tail_end())
+
+
+DAMAGE: dict[str, tuple[str, tuple[Any, ...], str]] = {
+    "a pause nobody made": (
+        "UPDATE queues SET paused_at = 1, paused_by = 'x' WHERE name = 'resumed'", (), "'resumed'",
+    ),
+    "a pause that was lifted": (
+        "UPDATE queues SET paused_at = NULL WHERE name = 'paused'", (), "'paused'",
+    ),
+    "another reason": ("UPDATE queues SET reason = 'x' WHERE name = 'paused'", (), "'paused'"),
+    "a queue without entries": ("DELETE FROM queue_events WHERE queue = 'paused'", (), "'paused'"),
+    "entries without a queue": ("DELETE FROM queues WHERE name = 'paused'", (), "'paused'"),
+    "a mark of no job": ("INSERT INTO marks (id) VALUES ($1)", (job_ids.mint(),), "mark"),
+    "a token's queues": ("UPDATE tokens SET queues = '[\"a'", (), "token 't1'"),
+    "a token's digest": ("UPDATE tokens SET digest = $1", (b"short",), "token 't1'"),
+    "a token half revoked": ("UPDATE tokens SET revoked_at = 5", (), "token 't1'"),
+    "a webhook's states": ("UPDATE webhooks SET states = '[1'", (), "webhook 'w1'"),
+    "a webhook's secret": ("UPDATE webhooks SET secret = NULL", (), "webhook 'w1'"),
+    "a cursor that is none": ("UPDATE cursors SET cursor = 'x'", (), "cursor 'feed'"),
+    "a cursor ahead of the tail": (
+        "UPDATE cursors SET cursor = '9' || substr(cursor, 2)", (), "cursor 'feed'",
+    ),
+}  # fmt: skip
+
+
+async def test_tables_as_the_store_writes_them_are_no_problem(ledger: Ledger) -> None:
+    async with ledger.store() as store:
+        await _fill(store)
+        await store.remove_webhook("w1", tenant="default", actor="ann")
+        await store.revoke_token("t1", actor="ann")
+        await assert_proven(store)
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+async def test_damage_beside_the_ledger_is_named(ledger: Ledger, what: str) -> None:
+    sql, values, named = DAMAGE[what]
+    async with ledger.store() as store, vandal(ledger) as hand:
+        await _fill(store)
+        await hand.rows(sql, *values)
+        texts = [one.text for one in await problems_of(store)]
+        assert [text for text in texts if named in text], texts

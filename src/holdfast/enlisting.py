@@ -53,6 +53,10 @@ _SESSION_ASYNC = (
 _ASYNC = (*_ASYNCPG, *_PSYCOPG_ASYNC, *_SQLALCHEMY_ASYNC, *_SESSION_ASYNC)
 
 
+AHEAD_LIMIT = 5000
+"""How many policies and needs are known to be written: submitters choose them."""
+
+
 @runtime_checkable
 class Remembering(Protocol):
     """A store that many connections write to."""
@@ -148,6 +152,8 @@ class Enlisting(Home):
 
     def _names_new(self, jobs: Sequence[NewJob]) -> bool:
         named = {key for job in jobs for key in dictionary_keys(job)} - self.written_ahead
+        if len(self.written_ahead) >= AHEAD_LIMIT:
+            self.written_ahead.clear()
         self.written_ahead |= named
         return bool(named)
 

@@ -56,12 +56,16 @@ SPAN_LIMIT = 10 * 365 * 24 * 3600 * SECOND
 LEASE_BOUNDS = (30 * SECOND, 120 * SECOND)
 HEARTBEAT_BOUNDS = (10 * SECOND, 30 * SECOND)
 _POLICY_KEYS: dict[Policy, int] = {}
+_KEYS_LIMIT = 4096
+"""How many keys are remembered: submitters choose the terms."""
 
 
 def policy_key(policy: Policy) -> int:
     """Name a policy by its content."""
     key = _POLICY_KEYS.get(policy)
     if key is None:
+        if len(_POLICY_KEYS) >= _KEYS_LIMIT:
+            _POLICY_KEYS.clear()
         key = _POLICY_KEYS[policy] = content_key(policy_text(policy))
     return key
 

@@ -5,6 +5,7 @@ Codes stand for words, JSON text for small lists, keys for policies and needs.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -106,6 +107,10 @@ EVENT_COLUMNS = (
 )
 
 
+POLICIES_LIMIT = 10_000
+"""How many policies a process knows at a time."""
+
+
 class StoredCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`Created` as the first event's data: words as text, policy and needs by key."""
 
@@ -137,12 +142,32 @@ class StoredCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     held: str | None = None
 
 
+class KnownPolicies(dict[int, Policy]):
+    """Policies by key, the newest `POLICIES_LIMIT` of them: submitters choose the terms.
+
+    What was just read outlives many others: whoever learned it still finds it when it reads on.
+    """
+
+    def __setitem__(self, key: int, policy: Policy) -> None:
+        """Remember a policy, and forget the one that was learned first if they are too many."""
+        super().__setitem__(key, policy)
+        while len(self) > POLICIES_LIMIT:
+            # Other threads learn at the same time.
+            with contextlib.suppress(RuntimeError, StopIteration):
+                self.pop(next(iter(self)), None)
+
+    def update(self, more: Any) -> None:
+        """Remember several."""
+        for key, policy in dict(more).items():
+            self[key] = policy
+
+
 class Dictionary:
     """Policies and needs that this process has seen, by key. Content-addressed, so never stale."""
 
     def __init__(self) -> None:
         """Know nothing but "no needs"."""
-        self.policies: dict[int, Policy] = {}
+        self.policies: dict[int, Policy] = KnownPolicies()
         self.needs: dict[int, frozenset[str]] = {0: frozenset()}
         self.created: dict[str, tuple[Created, Job]] = {}
 

@@ -34,6 +34,10 @@ _LOST = (
 )
 
 
+QUEUES_LIMIT = 5000
+"""Of how many queues the last hint is remembered: submitters choose the names."""
+
+
 class WakeUp:
     """Sends and receives the hint "there may be work in this queue"."""
 
@@ -57,6 +61,8 @@ class WakeUp:
         self.number = 0
         """Of the last hint."""
         self._hints: dict[str, int] = {}
+        self._forgotten = 0
+        """The number of the last hint whose queue is not remembered."""
         self._live = False
         self._live_since = 0.0
         self._heard = False
@@ -85,7 +91,7 @@ class WakeUp:
 
     async def wait(self, queues: Sequence[str], limit_seconds: float, *, since: int) -> bool:
         """Wait for a hint about one of these queues that is newer than number `since`."""
-        if any(self._hints.get(queue, 0) > since for queue in queues):
+        if any(self._hints.get(queue, self._forgotten) > since for queue in queues):
             return True
         if self._hosts is not None and (self._listening is None or self._listening.done()):
             self._listening = asyncio.create_task(self._listen())
@@ -105,6 +111,9 @@ class WakeUp:
 
     def _wake(self, queues: set[str]) -> None:
         self.number += 1
+        if len(self._hints) >= QUEUES_LIMIT:
+            self._hints.clear()
+            self._forgotten = self.number
         self._hints.update(dict.fromkeys(queues, self.number))
         for event, wanted in self._waiters.items():
             if wanted & queues:

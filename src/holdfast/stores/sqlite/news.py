@@ -15,6 +15,10 @@ LOOKS = 50
 """How often it looks in a silence as long as the one so far: more work soon follows on work."""
 
 
+QUEUES_LIMIT = 5000
+"""Of how many queues the last news is remembered: submitters choose the names."""
+
+
 class News:
     """Numbered moments at which work may have come. All methods may be called from any thread."""
 
@@ -22,6 +26,8 @@ class News:
         """Know of nothing."""
         self.number = 0
         self._queues: dict[str, int] = {}
+        self._forgotten = 0
+        """The number of the last news whose queue is not remembered."""
         self._foreign = 0
         self._version: int | None = None
         self._came_at = 0.0
@@ -46,6 +52,9 @@ class News:
             return
         with self._lock:
             self._next()
+            if len(self._queues) >= QUEUES_LIMIT:
+                self._queues.clear()
+                self._forgotten = self.number
             self._queues.update(dict.fromkeys(queues, self.number))
             self._tell(
                 future for future, wanted in self._waiting.items() if not wanted.isdisjoint(queues)
@@ -70,7 +79,9 @@ class News:
             return self._since(queues, number)
 
     def _since(self, queues: Iterable[str], number: int) -> bool:
-        return self._foreign > number or any(self._queues.get(q, 0) > number for q in queues)
+        if self._foreign > number:
+            return True
+        return any(self._queues.get(queue, self._forgotten) > number for queue in queues)
 
     async def wait(self, queues: frozenset[str], number: int, limit_seconds: float) -> bool:
         """Wait until work may have come after that number, or the limit."""

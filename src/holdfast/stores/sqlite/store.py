@@ -71,6 +71,8 @@ from holdfast.stores.webhooks import check_webhook_id, check_webhook_key, webhoo
 from holdfast.stores.workers import worker_row
 
 T = TypeVar("T")
+CLAIMED_LIMIT = 1000
+"""Of how many sets of queues it is remembered what their last claim has seen."""
 log = logging.getLogger(__name__)
 TEND_SECONDS = 5.0
 """How often a process looks at the clock's mark, and moves it on."""
@@ -220,6 +222,9 @@ class SqliteStore:
         queues = frozenset(request.queues)
 
         def action(turn: Turn) -> list[Claimed]:
+            if len(self._seen_news) >= CLAIMED_LIMIT:
+                # Whoever waits next looks once more than it has to.
+                self._seen_news.clear()
             self._seen_news[queues] = turn.news
             return self._claims.claim(turn, request)
 

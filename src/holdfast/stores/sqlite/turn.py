@@ -112,7 +112,7 @@ class Turn(Session):
         """Write the policies and needs that these jobs name, where they are new."""
         # By identity first: the jobs of a batch mostly share one policy object.
         policies = {policy_key(p): p for p in {id(job.policy): job.policy for job in jobs}.values()}
-        self.seen.policies |= policies
+        self.seen.policies.update(policies)
         rows = [
             (key, policy_text(p).decode(), p.lease, p.start_timeout) for key, p in policies.items()
         ]

@@ -1,0 +1,93 @@
+"""What a process remembers by names or terms that clients choose stays bounded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest
+
+from holdfast.app import Holdfast
+from holdfast.lifecycle import policy as policies
+from holdfast.lifecycle.policy import Policy, policy_key
+from holdfast.ports import ClaimRequest
+from holdfast.stores.columns import Dictionary
+from holdfast.stores.postgres.wake import WakeUp
+from holdfast.stores.sqlite.news import News
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing.factories import new_job
+
+MANY = 25_000
+LIMIT = 10_000
+
+
+@pytest.fixture
+async def sqlite() -> AsyncIterator[SqliteStore]:
+    """A store in memory."""
+    store = SqliteStore(":memory:")
+    await store.open()
+    yield store
+    await store.close()
+
+
+def test_keys_of_policies_are_kept_for_a_bounded_number() -> None:
+    keys = {n: policy_key(Policy(timeout=n + 1)) for n in range(MANY)}
+    assert len(policies._POLICY_KEYS) <= LIMIT
+    assert policy_key(Policy(timeout=1)) == keys[0]
+    assert len(set(keys.values())) == MANY
+
+
+def test_policies_are_kept_for_a_bounded_number_and_the_newest_stay() -> None:
+    seen = Dictionary()
+    for n in range(MANY):
+        seen.policies[n] = Policy(timeout=n + 1)
+    seen.policies.update({MANY: Policy()})
+    assert len(seen.policies) <= LIMIT
+    assert not seen.missing(MANY, 0)
+    assert not seen.missing(MANY - 1000, 0)
+    assert seen.missing(0, 0)
+
+
+async def test_a_policy_that_was_forgotten_is_read_again(sqlite: SqliteStore) -> None:
+    job = new_job(policy=Policy(timeout=5))
+    await sqlite.submit([job])
+    seen = sqlite._opened().seen
+    for n in range(MANY):
+        seen.policies[n] = Policy()
+    [found] = await sqlite.get([job.record.id])
+    assert found is not None
+    assert found.policy == Policy(timeout=5)
+
+
+def test_news_of_many_queues_are_bounded_and_none_is_missed() -> None:
+    news = News()
+    before = news.number
+    news.came(["first"])
+    for n in range(MANY):
+        news.came([f"queue-{n}"])
+    assert len(news._queues) <= LIMIT
+    assert news.since(["first"], before)
+    assert not news.since(["first"], news.number)
+
+
+async def test_hints_of_many_queues_are_bounded_and_none_is_missed() -> None:
+    wake = WakeUp(None)
+    wake._wake({"first"})
+    for n in range(MANY):
+        wake._wake({f"queue-{n}"})
+    assert len(wake._hints) <= LIMIT
+    assert await wake.wait(["first"], 0, since=0)
+
+
+async def test_sets_of_queues_that_claimed_are_bounded(sqlite: SqliteStore) -> None:
+    for n in range(1200):
+        request = ClaimRequest(request_id=f"r{n}", owner="w", queues=(f"queue-{n}",), limit=1)
+        await sqlite.claim(request)
+    assert len(sqlite._seen_news) <= 1000
+
+
+def test_what_was_written_ahead_of_transactions_is_bounded() -> None:
+    app = Holdfast(":memory:")
+    for n in range(MANY):
+        app._names_new([new_job(id=UUID(int=n + 1), policy=Policy(timeout=n + 1))])
+    assert len(app.written_ahead) <= LIMIT

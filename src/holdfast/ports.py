@@ -629,6 +629,7 @@ class Store(Jobs, Protocol):
         """Note that a worker lives, and what it serves. Nothing that decides depends on it.
 
         One that ended or was forgotten begins anew. Workers not seen for a week are forgotten.
+        SchemaMismatch where the schema was migrated to one that this version must not work on.
         """
 
     async def publish_terms(self, terms: Sequence[TaskTerms], *, tenant: str | None = None) -> None:

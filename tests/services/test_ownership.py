@@ -52,6 +52,7 @@ async def test_an_unknown_job_is_given_back_only_when_it_is_seen_twice(app: Hold
         on_news=lambda held: None,
         on_unproven=lambda held: None,
         may_be_ours=lambda: lambda id: False,
+        on_mismatch=lambda error: None,
         tick_seconds=0.001,
     )
     rounds = asyncio.create_task(patrol.run())

@@ -320,7 +320,7 @@ async def test_an_older_schema_is_refused_with_what_to_do(
 async def test_a_newer_schema_is_refused_with_what_to_do(
     postgres_cluster: PostgresCluster, postgres_url: str, tmp_path: Path
 ) -> None:
-    newer = "INSERT INTO migrations (number, name) VALUES (99, 'future')"
+    newer = "INSERT INTO migrations (number, name, min_reader) VALUES (99, 'future', 99)"
     postgres_cluster.sql(newer, database_of(postgres_url))
     path = tmp_path / "ledger.db"
     sqlite.migrate(path)

@@ -94,9 +94,12 @@ def test_what_fails_meanwhile_is_told_with_the_code_to_look_up(
 def test_a_schema_of_another_version_is_a_problem(url: str) -> None:
     connection = apsw.Connection(url)
     connection.execute("DELETE FROM migrations WHERE number > 0")
-    connection.execute("INSERT INTO migrations (number, name) VALUES (0, 'older')")
+    entered = "INSERT INTO migrations (number, name, min_reader) VALUES (?, ?, ?)"
+    connection.execute(entered, (0, "older", 0))
     assert findings(url)["migrations"][0][2] == "run `holdfast migrate`"
-    connection.execute("INSERT INTO migrations (number, name) VALUES (9999, 'newer')")
+    connection.execute(entered, (9998, "newer", 1))
+    assert findings(url)["migrations"][0][::2] == ("warning", "upgrade Holdfast here soon")
+    connection.execute(entered, (9999, "newest", 9999))
     assert findings(url)["migrations"][0][2] == "upgrade Holdfast here"
     connection.close()
 

@@ -182,7 +182,7 @@ def test_several_hosts_with_good_ports_are_an_address() -> None:
 def test_migrate_says_that_a_schema_is_newer_or_somebody_elses(tmp_path: Path) -> None:
     place = str(tmp_path / "jobs.db")
     run("migrate", "--url", place)
-    damage(place, "INSERT INTO migrations (number, name) VALUES (99, 'future')")
+    damage(place, "INSERT INTO migrations (number, name, min_reader) VALUES (99, '', 99)")
     outcome = run("migrate", "--url", place)
     assert (outcome.exit_code, "upgrade Holdfast" in outcome.output) == (STORE_FAILED, True)
 

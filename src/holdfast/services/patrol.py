@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from holdfast.errors import HoldfastError, Refused
+from holdfast.errors import HoldfastError, Refused, SchemaMismatch
 from holdfast.flow.perform import perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Actor, Job, JobId
@@ -45,6 +45,7 @@ class Patrol:
         on_news: Callable[[Held], None],
         on_unproven: Callable[[Held], None],
         may_be_ours: Callable[[], Callable[[JobId], bool]],
+        on_mismatch: Callable[[SchemaMismatch], None],
         tick_seconds: float = TICK_SECONDS,
     ) -> None:
         """Watch over `held`; the rest says whom to tell of what.
@@ -58,6 +59,7 @@ class Patrol:
         self._on_news = on_news
         self._on_unproven = on_unproven
         self._may_be_ours = may_be_ours
+        self._on_mismatch = on_mismatch
         self._tick = tick_seconds
         self._strays: dict[JobId, int] = {}
         self._rounds = 0
@@ -72,6 +74,8 @@ class Patrol:
                 except HoldfastError as error:
                     self._meters.store_error(error.reason_code)
                     log.warning("the store could not be asked: %s", error)
+                    if isinstance(error, SchemaMismatch):
+                        self._on_mismatch(error)
                 pulse.beat()
                 self._rounds += 1
                 await asyncio.sleep(self._tick)

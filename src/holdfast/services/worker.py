@@ -18,7 +18,13 @@ from contextlib import suppress
 from math import inf
 from typing import Any, Self
 
-from holdfast.errors import HoldfastError, LeaseConflictError, StoreReplaced, StoreUnavailable
+from holdfast.errors import (
+    HoldfastError,
+    LeaseConflictError,
+    SchemaMismatch,
+    StoreReplaced,
+    StoreUnavailable,
+)
 from holdfast.flow.children import tend
 from holdfast.flow.finish import after_shutdown
 from holdfast.flow.redaction import Redact, redacting
@@ -223,6 +229,7 @@ class Worker:
             on_news=self._news,
             on_unproven=self._unproven,
             may_be_ours=self._may_be_ours,
+            on_mismatch=self._outdated,
             tick_seconds=self._tick,
         )
         loops: list[Coroutine[Any, Any, None]] = [
@@ -258,6 +265,13 @@ class Worker:
             pid=os.getpid(),
             concurrency=self._concurrency,
         )
+
+    def _outdated(self, error: SchemaMismatch) -> None:
+        """Stop: the store was migrated to a schema that this version must not write under."""
+        if not self._stopping.is_set():
+            log.error("the worker claims no more and ends: %s", error)
+            self.failed = self.failed or error
+            self.stop()
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         """Let the worker end, and not run on lamely, when one of its loops dies."""

@@ -43,12 +43,15 @@ def problem(check: str, text: str, mend: str) -> Finding:
     return Finding(check=check, verdict=Verdict.PROBLEM, text=text, mend=mend)
 
 
-def judge_migrations(found: int | None, latest: int) -> Finding:
-    """Judge how far a schema is."""
+def judge_migrations(found: int | None, latest: int, needed: int) -> Finding:
+    """Judge how far a schema is; `needed` is what versions must know to work beside newer ones."""
     if found == latest:
         return fine("migrations", f"the schema is at migration {found}, as this version needs")
     if found is None:
         return problem("migrations", "there is no Holdfast schema", "run `holdfast migrate`")
+    if found > latest >= needed:
+        text = f"the schema is at migration {found}; this version knows {latest} and may go on"
+        return warning("migrations", text, "upgrade Holdfast here soon")
     text = f"the schema is at migration {found}, this version needs {latest}"
     mend = "run `holdfast migrate`" if found < latest else "upgrade Holdfast here"
     return problem("migrations", text, mend)

@@ -16,8 +16,8 @@ SELECT current_setting('server_version_num')::int / 10000 AS version,
 SELECT to_regclass('migrations') IS NOT NULL
 
 -- name: newest
--- The last one applied.
-SELECT max(number) FROM migrations
+-- The last one applied, and what a version must know that does not know all after $1.
+SELECT max(number), coalesce(max(min_reader) FILTER (WHERE number > $1), 0) FROM migrations
 
 -- name: lineage
 -- In which lineage events are followed, and whether the database has moved since it began.

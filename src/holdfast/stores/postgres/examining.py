@@ -120,8 +120,8 @@ async def _schema(connection: Connection, schema: str) -> list[Finding]:
     async with connection.transaction():
         await connection.execute(f"SET LOCAL search_path = {search_path(schema)}")
         there = await connection.fetchval(SQL["schema"])
-        newest = await connection.fetchval(SQL["newest"]) if there else None
-        found = [judge_migrations(newest, latest())]
+        newest, needed = await connection.fetchrow(SQL["newest"], latest()) if there else (None, 0)
+        found = [judge_migrations(newest, latest(), needed)]
         if newest == latest():
             found.append(_lineage(await connection.fetchrow(SQL["lineage"])))
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import asyncpg
 
@@ -12,6 +11,7 @@ from holdfast.stores.postgres.connections import PASSING, Connection, translated
 from holdfast.stores.postgres.hosts import Hosts
 from holdfast.stores.postgres.schema import DEFAULT_SCHEMA, quoted, search_path
 from holdfast.stores.text import foreign_tables, migrations, newer_schema
+from holdfast.stores.versions import min_reader, mismatch
 
 PACKAGE = "holdfast.stores.postgres"
 _LOCK = "SELECT pg_advisory_xact_lock(726103811, hashtext($1))"
@@ -70,7 +70,10 @@ async def _apply_all(
                 progress(number, name)
             await connection.execute(text)
             await connection.execute(
-                "INSERT INTO migrations (number, name) VALUES ($1, $2)", number, name
+                "INSERT INTO migrations (number, name, min_reader) VALUES ($1, $2, $3)",
+                number,
+                name,
+                min_reader(number, text),
             )
             applied.append(number)
     return applied
@@ -102,20 +105,24 @@ async def _numbers(connection: Connection) -> set[int]:
     if not await connection.fetchval("SELECT to_regclass('migrations') IS NOT NULL"):
         await connection.execute(
             "CREATE TABLE migrations (number integer PRIMARY KEY, name text NOT NULL, "
-            "at timestamptz NOT NULL DEFAULT clock_timestamp())"
+            "min_reader integer NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())"
         )
     return {row[0] for row in await connection.fetch("SELECT number FROM migrations")}
 
 
 async def check_schema(connection: Connection, tries: int) -> None:
-    """Refuse a database whose schema is not the one this version needs."""
+    """Raise SchemaMismatch unless this version may work on the schema as it is now."""
     del tries
     if not await connection.fetchval("SELECT to_regclass('migrations') IS NOT NULL"):
         raise SchemaMismatch(
             "the database has no Holdfast tables in this schema; run `holdfast migrate`, or name "
             "the schema that they are in, as ?schema= in the url, and GRANT USAGE on it"
         )
-    found: Any = await connection.fetchval("SELECT max(number) FROM migrations")
-    if found != latest():
-        hint = "run `holdfast migrate`" if (found or 0) < latest() else "upgrade Holdfast"
-        raise SchemaMismatch(f"the schema is at migration {found}, not {latest()}; {hint}")
+    known = latest()
+    found, needed = await connection.fetchrow(
+        "SELECT max(number), coalesce(max(min_reader) FILTER (WHERE number > $1), 0) "
+        "FROM migrations",
+        known,
+    )
+    if (error := mismatch(found, needed, known)) is not None:
+        raise error

@@ -44,6 +44,7 @@ from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.quarantine import REASON_LIMIT
 from holdfast.stores.task_terms import ALL_TENANTS, TERMS_LIMIT, choose_terms, terms_row
 from holdfast.stores.tokens import check_actor, check_id, token_row
+from holdfast.stores.versions import Recheck
 from holdfast.stores.webhooks import check_webhook_key, webhook_row
 from holdfast.stores.workers import FORGET_BATCH, worker_row
 
@@ -87,15 +88,21 @@ class PostgresStore(Committing):
             WakeUp(listen_url or (None if pooled else url), schema=schema),
         )
         self._clock_watch = ClockWatch()
+        self._recheck = Recheck()
 
     async def open(self) -> None:
         """Connect, and check the schema."""
         await self._connections.open()
         try:
-            await self._run(check_schema)
+            await self._check_schema()
         except BaseException:
             await self._connections.close()
             raise
+
+    async def _check_schema(self) -> None:
+        """Raise SchemaMismatch where somebody has migrated to what this version must not touch."""
+        await self._run(check_schema)
+        self._recheck.done()
 
     async def close(self) -> None:
         """Let go of the database."""
@@ -106,6 +113,8 @@ class PostgresStore(Committing):
 
     async def due(self, *, limit: int = 500) -> Due:
         """List jobs whose lease, deadline, timeout or wait has run out."""
+        if self._recheck.due:
+            await self._check_schema()
         clock = await self._tend_clock()
         jobs, wakes = await self._sweep("due_wakes", clock.now, limit)
         claims = await self._fetch("due_claims", clock.now, clock.epoch, limit)
@@ -314,6 +323,7 @@ class PostgresStore(Committing):
 
     async def announce(self, worker: Announcement) -> None:
         """Note that a worker lives, and what it serves."""
+        await self._check_schema()
         await self._fetch("announce", *worker_row(worker), WORKER_MEMORY, FORGET_BATCH)
 
     async def publish_terms(self, terms: Sequence[TaskTerms], *, tenant: str | None = None) -> None:
@@ -331,6 +341,8 @@ class PostgresStore(Committing):
 
     async def seen(self, name: str) -> None:
         """Note that a worker still lives."""
+        if self._recheck.due:
+            await self._check_schema()
         await self._fetch("seen", check_text(name, "the worker's name", limit=200))
 
     async def retire(self, name: str) -> None:

@@ -18,7 +18,7 @@ from holdfast.stores.findings import (
     warning,
 )
 from holdfast.stores.sqlite.connections import Place, connect, translate
-from holdfast.stores.sqlite.migrate import found_migration, latest
+from holdfast.stores.sqlite.migrate import found_migration, latest, needed_version
 
 LEAST_BYTES = 100_000_000
 LOW_BYTES = 1_000_000_000
@@ -59,7 +59,7 @@ def _database(place: Place) -> list[Finding]:
         version = f"SQLite {apsw.sqlite_lib_version()}"
         return [
             fine("database", f"{place.path}, {size}, {version}"),
-            judge_migrations(found_migration(connection), latest()),
+            judge_migrations(found_migration(connection), latest(), needed_version(connection)),
         ]
     except apsw.Error as error:
         restore = "restore a backup (docs/operate.md), then run `holdfast verify`"

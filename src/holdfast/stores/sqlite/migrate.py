@@ -11,9 +11,9 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.errors import SchemaMismatch
 from holdfast.stores.sqlite.connections import Patience, Place, connect, translate
 from holdfast.stores.text import blocks, foreign_tables, migrations, newer_schema
+from holdfast.stores.versions import min_reader, mismatch
 
 PACKAGE = "holdfast.stores.sqlite"
 SQL = blocks(PACKAGE, "migrations.sql")
@@ -91,7 +91,7 @@ def _apply(
     if progress is not None:
         progress(number, name)
     connection.execute(text)
-    connection.execute(SQL["enter"], (number, name))
+    connection.execute(SQL["enter"], (number, name, min_reader(number, text)))
     return True
 
 
@@ -112,10 +112,22 @@ def prepare(connection: apsw.Connection, place: Place) -> None:
     patience = Patience(place.deadline_seconds)
     if patience.spend(lambda: connection.execute(SQL["tables"]).fetchone()) == (0,):
         _apply_together(connection, place)
-    found = patience.spend(lambda: found_migration(connection))
-    if found != latest():
-        hint = "run `holdfast migrate`" if (found or 0) < latest() else "upgrade Holdfast"
-        raise SchemaMismatch(f"the schema is at migration {found}, not {latest()}; {hint}")
+    patience.spend(lambda: check_schema(connection))
+
+
+def check_schema(connection: apsw.Connection) -> None:
+    """Raise SchemaMismatch unless this version may work on the schema as it is now."""
+    found = found_migration(connection)
+    if (error := mismatch(found, needed_version(connection), latest())) is not None:
+        raise error
+
+
+def needed_version(connection: apsw.Connection) -> int:
+    """Tell what a version must know at least to work beside migrations that are new to this one."""
+    if connection.execute(SQL["known"]).fetchone() is None:
+        return 0
+    [[needed]] = connection.execute(SQL["needed"], (latest(),))
+    return int(needed)
 
 
 def found_migration(connection: apsw.Connection) -> int | None:

@@ -13,6 +13,7 @@ SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'migrations'
 CREATE TABLE IF NOT EXISTS migrations (
     number INTEGER PRIMARY KEY,
     name TEXT NOT NULL,
+    min_reader INTEGER NOT NULL,
     at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
 ) STRICT
 
@@ -22,7 +23,11 @@ SELECT 1 FROM migrations WHERE number = ?
 
 -- name: enter
 -- Remember one.
-INSERT INTO migrations (number, name) VALUES (?, ?)
+INSERT INTO migrations (number, name, min_reader) VALUES (?, ?, ?)
+
+-- name: needed
+-- What a version must know at least to work beside the migrations after its own last one.
+SELECT coalesce(max(min_reader), 0) FROM migrations WHERE number > ?
 
 -- name: newest
 -- The last one applied.

@@ -61,12 +61,13 @@ from holdfast.stores.sqlite.commit import commit, commit_locked
 from holdfast.stores.sqlite.connections import Place, translate
 from holdfast.stores.sqlite.database import Database, check_not_forked, join, leave
 from holdfast.stores.sqlite.guest import Guest, be_guest
-from holdfast.stores.sqlite.migrate import prepare
+from holdfast.stores.sqlite.migrate import check_schema, prepare
 from holdfast.stores.sqlite.session import Session
 from holdfast.stores.sqlite.submit import submit
 from holdfast.stores.sqlite.turn import Turn
 from holdfast.stores.task_terms import ALL_TENANTS, terms_row
 from holdfast.stores.tokens import NEWEST, check_actor, check_id, token_row
+from holdfast.stores.versions import Recheck
 from holdfast.stores.webhooks import check_webhook_id, check_webhook_key, webhook_row
 from holdfast.stores.workers import worker_row
 
@@ -106,6 +107,7 @@ class SqliteStore:
         self._unnoted = False
         self._tended_at = float("-inf")
         self._claims = Claims()
+        self._recheck = Recheck()
         self._seen_news: dict[frozenset[str], int] = {}
         self._database: Database | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -152,6 +154,11 @@ class SqliteStore:
         if time.monotonic() - self._tended_at >= TEND_SECONDS:
             action = partial(self._tend_clock, action)
         return await self._opened().writer.perform(action, self._clock, urgent=urgent)
+
+    async def _check_schema(self) -> None:
+        """Raise SchemaMismatch where somebody has migrated to what this version must not touch."""
+        await self._read(lambda session: check_schema(session.connection))
+        self._recheck.done()
 
     def _clock(self) -> int:
         return self._clock_state.now(self._machine())
@@ -295,6 +302,8 @@ class SqliteStore:
 
     async def due(self, *, limit: int = 500) -> Due:
         """List jobs whose lease, deadline, timeout or wait has run out."""
+        if self._recheck.due:
+            await self._check_schema()
         if time.monotonic() - self._tended_at >= TEND_SECONDS:
             await self._write(lambda turn: None)
         now = self._clock()
@@ -392,6 +401,7 @@ class SqliteStore:
 
     async def announce(self, worker: Announcement) -> None:
         """Note that a worker lives, and what it serves."""
+        await self._check_schema()
         row = worker_row(worker)
         await self._write(lambda turn: keep.announce(turn, row))
 
@@ -408,6 +418,8 @@ class SqliteStore:
 
     async def seen(self, name: str) -> None:
         """Note that a worker still lives."""
+        if self._recheck.due:
+            await self._check_schema()
         check_text(name, "the worker's name", limit=200)
         await self._write(lambda turn: keep.seen(turn, name))
 

@@ -298,7 +298,7 @@ $$ DECLARE
     old_base bigint;
     new_base bigint;
     ended bigint;
-    name text;
+    place record;
 BEGIN
     -- Whoever writes events has its position from the column's default: all must have ended.
     LOCK TABLE events IN ACCESS EXCLUSIVE MODE;
@@ -317,10 +317,13 @@ BEGIN
         ALTER TABLE events ENABLE TRIGGER events_fixed;
         SELECT max(xid) INTO ended FROM events WHERE xid < new_base;
         -- Replication does not carry where sequences are.
-        FOREACH name IN ARRAY ARRAY['marks.number', 'queue_events.position', 'logs.position'] LOOP
+        FOR place IN SELECT attrelid::regclass::text AS table_name, attname AS column_name
+            FROM pg_attribute JOIN pg_class AS c ON c.oid = attrelid
+            WHERE relnamespace = quote_ident(current_schema())::regnamespace AND attidentity <> ''
+        LOOP
             EXECUTE format('SELECT setval(pg_get_serial_sequence(%1$L, %2$L), greatest('
-                '(SELECT max(%2$I) FROM %1$I), nextval(pg_get_serial_sequence(%1$L, %2$L))))',
-                split_part(name, '.', 1), split_part(name, '.', 2));
+                '(SELECT max(%2$I) FROM %1$s), nextval(pg_get_serial_sequence(%1$L, %2$L))))',
+                place.table_name, place.column_name);
         END LOOP;
         UPDATE meta SET value = holdfast_cluster() WHERE key = 'cluster';
     ELSE

@@ -118,9 +118,11 @@ async def test_a_handler_in_a_process_of_its_own_is_redacted_too(
     url: str, app: Holdfast, shown: io.StringIO
 ) -> None:
     isolated.use(url)
-    async with isolated, isolated.worker():
-        job = await isolated.submit("charge_apart")
-        assert await job.wait(LIMIT) is State.DEAD_LETTERED
+    async with isolated:
+        async with isolated.worker():
+            job = await isolated.submit("charge_apart")
+            assert await job.wait(LIMIT) is State.DEAD_LETTERED
+        # A worker that has ended has written all lines.
         stored = await everything(isolated, job)
     assert "password *** is wrong" in stored
     assert "with ***" in stored

@@ -21,6 +21,7 @@ from msgspec import Struct
 from holdfast.durable.children import ChildHandle, Spawnable, child_submission, gather, spawn
 from holdfast.durable.driving import Steps
 from holdfast.durable.messages import Reply, Request
+from holdfast.durable.progress import Reports
 from holdfast.durable.replay import Durable
 from holdfast.durable.steps import count_step, step, step_terms
 from holdfast.durable.timeouts import seconds_left
@@ -94,6 +95,8 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     """The job that this one undoes."""
     lineage: str = ""
     """The first job of its line of retries and redrives, by its internal id; see `effect_key`."""
+    resumes: str | None = None
+    """The job that this one continues from."""
 
     @property
     def traceparent(self) -> str | None:
@@ -189,7 +192,16 @@ Source: TypeAlias = Claimed | JobFacts
 class Context:
     """A handler's view of the attempt it runs."""
 
-    __slots__ = ("_cancelled", "_durable", "_link", "_source", "attempt", "ends_at", "epoch")
+    __slots__ = (
+        "_cancelled",
+        "_durable",
+        "_link",
+        "_reports",
+        "_source",
+        "attempt",
+        "ends_at",
+        "epoch",
+    )
 
     def __init__(
         self,
@@ -208,6 +220,7 @@ class Context:
         self.epoch = epoch
         self._cancelled: Cancelled | None = None
         self._durable: Durable | None = None
+        self._reports: Reports | None = None
 
     @property
     def job(self) -> JobFacts:
@@ -263,8 +276,21 @@ class Context:
         self._link.log(level, line)
 
     def progress(self, value: Any) -> None:
-        """Record how far the job is: any JSON. It is written with the worker's next commit."""
-        self._link.progress(encode_body(value, "progress"))
+        """Record how far the job is: any JSON. It is written with the worker's next commit.
+
+        A handler that goes on after a retry, a wait or a redrive reports nothing until it is past
+        what is recorded: what it says on the way was said before.
+        """
+        body = encode_body(value, "progress")
+        if self.attempt == 1 and not self.job.resumes:
+            self._link.progress(body)
+            return
+        if self._reports is None:
+            self._reports = Reports(self._link.ask, self._replays, self._link.progress)
+        self._reports.report(body)
+
+    def _replays(self) -> bool | None:
+        return None if self._durable is None else self._durable.replays
 
     def heartbeat(self) -> None:
         """Renew the lease now. Not needed while the worker lives: its keeper does it."""
@@ -387,6 +413,8 @@ class Context:
         """Check, at the end, that the handler did what its earlier attempts have recorded."""
         if self._durable is not None:
             self._durable.finish()
+        if self._reports is not None:
+            self._reports.finish()
 
     def facts(self) -> bytes:
         """Write all of this down for a child process."""
@@ -492,4 +520,5 @@ def _job_facts(claimed: Claimed) -> JobFacts:
         workflow_id=job.workflow_id,
         compensates=parent_id if is_compensation(job) else None,
         lineage=str(first_job(job, made)),
+        resumes=None if made.resumes is None else str(made.resumes),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -14,10 +14,12 @@ from holdfast.flow.outcomes import next_try
 from holdfast.flow.redrive import Wish
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.payload import encode_body
-from holdfast.lifecycle.states import State
+from holdfast.lifecycle.states import BEATS, TERMINAL, State
 from holdfast.operations import Operations
 from holdfast.spans import Span
 
+WATCH_SECONDS = 10.0
+"""How long one look for new events of a job waits for them."""
 T = TypeVar("T")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -188,6 +190,33 @@ class JobHandle(Generic[R_co]):
     async def events(self) -> list[ReadEvent]:
         """Read its whole history, oldest first."""
         return await (await self._home.operations()).history(self.record.id)
+
+    async def watch(self, *, after: int = 0) -> AsyncIterator[ReadEvent]:
+        """Go through its events as they come, oldest first, until it has ended.
+
+        `after` is the revision of the last event that is known already. Renewals of the lease are
+        left out.
+        """
+        operations = await self._home.operations()
+        ended = False
+        while not ended:
+            events = await operations.events_after(
+                self.record.id, after=after, wait_seconds=WATCH_SECONDS
+            )
+            for event in events:
+                after = event.rev
+                ended = ended or event.to_status in TERMINAL
+                if event.type not in BEATS:
+                    yield event
+
+    async def progress(self) -> Any:
+        """Return what its handler last reported by `ctx.progress`; None if it made no report."""
+        found = await (await self._home.operations()).progress(self.record.id)
+        return None if found is None else found.value
+
+    def progress_sync(self) -> Any:
+        """Return what its handler last reported, in a thread without a loop."""
+        return self._home.run_sync(self.progress(), "job.progress()")
 
     def refresh_sync(self) -> JobHandle[R_co]:
         """Look at it again, from a thread without a loop."""

@@ -29,6 +29,7 @@ from holdfast.flow.history import (
     event_page,
     events_without_bodies,
     history,
+    some_events,
 )
 from holdfast.flow.intervene import OPERATOR_HOLD
 from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
@@ -47,7 +48,17 @@ from holdfast.lifecycle.states import KeyKind, Link, Role, State
 from holdfast.lifecycle.submit import Submission
 from holdfast.lifecycle.submit import submit as decide_submit
 from holdfast.lifecycle.terms import by_name
-from holdfast.operations import BULK, Answer, Depth, Ending, Growth, Roll, Wanted, Which
+from holdfast.operations import (
+    BULK,
+    Answer,
+    Depth,
+    Ending,
+    Growth,
+    Progress,
+    Roll,
+    Wanted,
+    Which,
+)
 from holdfast.options import (
     Backoff,
     check_fields,
@@ -257,6 +268,27 @@ class LocalOperations:
     async def history(self, job: Which) -> list[ReadEvent]:
         """Read a job's whole history, each event complete in itself."""
         return await history(self._store, await self._id(job))
+
+    async def events_after(
+        self, job: Which, *, after: int = 0, wait_seconds: float = 0.0
+    ) -> list[ReadEvent]:
+        """Read some events of a job after a revision; if there are none, wait so long for one."""
+        id_ = await self._id(job)
+        if self._awaited is not None:
+            await self._awaited(id_)
+        events = await some_events(self._store, id_, after)
+        if not events and wait_seconds > 0:
+            await self._session.watching.moved(id_, after, wait_seconds)
+            events = await some_events(self._store, id_, after)
+        return events
+
+    async def progress(self, job: Which) -> Progress | None:
+        """Read how far a job is, by the last report of its handler; None if it made none."""
+        event = await self._store.last_progress(await self._id(job))
+        if event is None:
+            return None
+        value = decode_body(event.body)
+        return Progress(value=value, at=event.at, attempt=event.attempt, rev=event.rev)
 
     async def logs(self, job: Which, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
         """Read what a job's handler said by `ctx.log`, after a position."""

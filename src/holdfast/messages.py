@@ -11,8 +11,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from holdfast.flow.intervene import OPERATOR_HOLD
 from holdfast.flow.why import Why
 from holdfast.lifecycle.states import EventType, State
-from holdfast.operations import BULK, Depth, Spoken, Wanted
-from holdfast.views import Instant, JobView, LogView
+from holdfast.operations import BULK, Depth, Progress, Spoken, Wanted
+from holdfast.views import Instant, JobView, LogView, instant, micros
 
 NOTHING = Raw(b"null")
 # By a factory where it is a default: the schemas of the OpenAPI document cannot tell it.
@@ -262,6 +262,33 @@ class Stats(Struct, frozen=True, kw_only=True):
     paused: list[str]
     """Queues of which nothing is claimed."""
     workers: Crew
+
+
+class ProgressView(Struct, frozen=True, kw_only=True):
+    """How far a job is, as its handler last reported it; all null if it made no report."""
+
+    progress: Any = None
+    at: Instant | None = None
+    attempt: int | None = None
+    rev: int | None = None
+
+    @classmethod
+    def of(cls, progress: Progress | None) -> ProgressView:
+        """Show a report."""
+        if progress is None:
+            return cls()
+        return cls(
+            progress=progress.value,
+            at=instant(progress.at),
+            attempt=progress.attempt,
+            rev=progress.rev,
+        )
+
+    def read(self) -> Progress | None:
+        """Read the report back."""
+        if self.at is None or self.attempt is None or self.rev is None:
+            return None
+        return Progress(value=self.progress, at=micros(self.at), attempt=self.attempt, rev=self.rev)
 
 
 class Log(Struct, frozen=True, kw_only=True):

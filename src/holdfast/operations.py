@@ -112,6 +112,16 @@ Answer: TypeAlias = Submitted | HoldfastError
 """What became of one of many: the job it led to, or why not."""
 
 
+class Progress(Struct, frozen=True, kw_only=True):
+    """How far a job is, as its handler last reported it."""
+
+    value: Any
+    at: int
+    """When that was, by the store's clock."""
+    attempt: int
+    rev: int
+
+
 class Operations(Protocol):
     """What can be done with jobs. NoSuchJob also where a job is another tenant's.
 
@@ -133,6 +143,14 @@ class Operations(Protocol):
 
     async def history(self, job: Which) -> list[ReadEvent]:
         """Read a job's whole history, each event complete in itself."""
+
+    async def events_after(
+        self, job: Which, *, after: int = 0, wait_seconds: float = 0.0
+    ) -> list[ReadEvent]:
+        """Read some events of a job after a revision; if there are none, wait so long for one."""
+
+    async def progress(self, job: Which) -> Progress | None:
+        """Read how far a job is, by the last report of its handler; None if it made none."""
 
     async def logs(self, job: Which, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
         """Read what a job's handler said by `ctx.log`, after a position."""

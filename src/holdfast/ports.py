@@ -536,6 +536,9 @@ class Store(Jobs, Protocol):
         it is may be thousands, and bury the rest.
         """
 
+    async def last_progress(self, id: JobId) -> LoggedEvent | None:
+        """Read the newest report of how far one job is; None if it has made none."""
+
     async def step_events(self, id: JobId, steps: Sequence[tuple[str, int]]) -> list[LoggedEvent]:
         """Read what one job recorded of some steps, each by name and use, newest first.
 

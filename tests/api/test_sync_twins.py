@@ -44,7 +44,7 @@ def test_the_twins_of_an_app_do_what_they_say(tmp_path: Any) -> None:
         assert app.resume_sync("default").paused_at is None
         assert app.cancel_sync(one.id).state == "cancelled"
         assert [event.type for event in one.events_sync()] == ["job_created", "job_cancelled"]
-        assert one.retried_as_sync() is None
+        assert (one.retried_as_sync(), one.progress_sync()) == (None, None)
         with pytest.raises(Refused, match="only failed and dead-lettered jobs"):
             one.redrive_sync()
     finally:

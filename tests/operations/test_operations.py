@@ -19,12 +19,14 @@ from holdfast.errors import (
     ValidationError,
 )
 from holdfast.flow.letters import LetterFilter
+from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.states import Priority, State
 from holdfast.lifecycle.times import SECOND
 from holdfast.operations import Operations, Wanted
 from holdfast.ports import Query, Store, Submitted
-from holdfast.testing.acts import job_in
+from holdfast.testing.acts import do, job_in
+from holdfast.testing.factories import owner_of
 
 
 async def submitted(operations: Operations, wanted: Wanted) -> Job:
@@ -62,6 +64,26 @@ async def test_each_of_many_is_answered_for_itself(mine: Operations) -> None:
     assert isinstance(no_object, ValidationError)
     assert isinstance(orphan, NoSuchJob)
     assert isinstance(foreign, BadData)
+
+
+async def test_a_job_is_followed_by_its_events_and_its_progress(
+    mine: Operations, theirs: Operations, store: Store
+) -> None:
+    job = await job_in(store, State.RUNNING, tenant="mine")
+    assert await mine.progress(job.id) is None
+    job = await do(store, job, c.Progress(actor=owner_of(job), body=b'{"done":7}'))
+    told = await mine.progress(job.id)
+    assert told is not None
+    assert (told.value, told.attempt, told.rev) == ({"done": 7}, 1, 4)
+
+    first = await mine.events_after(job.id)
+    assert [event.rev for event in first] == [1, 2, 3, 4]
+    [last] = await mine.events_after(job.id, after=3)
+    assert (last.type, last.payload) == ("job_progressed", {"done": 7})
+    assert await mine.events_after(job.id, after=4, wait_seconds=0.01) == []
+    for ask in (theirs.progress, theirs.events_after):
+        with pytest.raises(NoSuchJob):
+            await ask(job.id)
 
 
 async def test_the_same_request_again_is_the_same_job(mine: Operations) -> None:

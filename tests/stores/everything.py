@@ -73,6 +73,7 @@ async def _read(store: Store) -> None:
     await store.request_event(jobs[0].id, "r")
     await store.latest_events(jobs[0].id, (EventType.CREATED, EventType.PROGRESSED))
     await store.step_events(jobs[0].id, [("charge", 1)])
+    await store.last_progress(jobs[0].id)
     await store.owned("worker-1")
     await store.clock()
     await store.size()

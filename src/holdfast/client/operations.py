@@ -41,6 +41,7 @@ from holdfast.messages import (
     Log,
     Many,
     Pausing,
+    ProgressView,
     Queues,
     Receipts,
     Redriving,
@@ -50,7 +51,7 @@ from holdfast.messages import (
     Result,
     Signalling,
 )
-from holdfast.operations import BULK, Answer, Depth, Ending, Roll, Wanted, Which
+from holdfast.operations import BULK, Answer, Depth, Ending, Progress, Roll, Wanted, Which
 from holdfast.options import due_time
 from holdfast.ports import LogLine, Page, Query, QueueStatus, Submitted
 from holdfast.spans import Span, span_seconds
@@ -64,6 +65,8 @@ EARLY_SECONDS = 0.2
 PART_JOBS, PART_BYTES = 1000, 4 * 1024 * 1024
 """How much is submitted in one request; a single job may be larger."""
 
+FOLLOW_SECONDS = 0.5
+"""Between two looks for new events of a job."""
 HISTORY_PAGE = 1000
 """How many events of a job are asked for at once."""
 
@@ -136,6 +139,22 @@ class RemoteOperations:
             events += page.events
             after = page.next
         return events
+
+    async def events_after(
+        self, job: Which, *, after: int = 0, wait_seconds: float = 0.0
+    ) -> list[ReadEvent]:
+        """Read some events of a job after a revision; if there are none, wait so long for one."""
+        ends_at = time.monotonic() + wait_seconds
+        while True:
+            page = await self._event_page(job, after, HISTORY_PAGE)
+            left = ends_at - time.monotonic()
+            if page.events or left <= 0:
+                return page.events
+            await asyncio.sleep(min(FOLLOW_SECONDS, left))
+
+    async def progress(self, job: Which) -> Progress | None:
+        """Read how far a job is, by the last report of its handler; None if it made none."""
+        return (await self._ask("GET", f"{_job(job)}/progress")).read(ProgressView).read()
 
     async def _event_page(self, job: Which, after: int, limit: int) -> EventPage:
         query = [("after", str(after)), ("limit", str(limit))]

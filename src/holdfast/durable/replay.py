@@ -122,6 +122,11 @@ class Durable(Driver):
             if is_cut:
                 raise WaitTimeout("the time around this sleep is up") from None
 
+    @property
+    def replays(self) -> bool | None:
+        """Whether the handler has not come as far as recorded; None before its first call."""
+        return bool(self._unvisited) if self._recalled else None
+
     def finish(self) -> None:
         """Check, at the handler's end, that it came by everything that is recorded."""
         if self._unvisited:

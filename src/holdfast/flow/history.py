@@ -98,6 +98,13 @@ async def history(store: Store, id: JobId) -> list[ReadEvent]:
     return [complete(event, events[0]) for event in events]
 
 
+async def some_events(store: Jobs, id: JobId, after: int) -> list[ReadEvent]:
+    """Read some of a job's events after a revision; none if there is no more yet."""
+    found = await store.events(id, after=after, limit=PAGE, max_bytes=PAGE_BYTES)
+    first = found[:1] if after == 0 or not found else await store.events(id, limit=1)
+    return [complete(event, first[0]) for event in found]
+
+
 def complete_as_text(event: LoggedEvent, first: LoggedEvent) -> ReadEvent:
     """As `complete`, with the payload as it is kept, to be written out again.
 

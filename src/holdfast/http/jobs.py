@@ -34,6 +34,7 @@ from holdfast.messages import (
     Holding,
     JobList,
     Many,
+    ProgressView,
     Receipt,
     Receipts,
     Rescheduling,
@@ -188,6 +189,12 @@ async def get_history(
     record = await ask.jobs.get(job)
     events = await ask.jobs.events_without_bodies(record, DIALECT_EVENTS)
     return answer({"events": DIALECTS[dialect].history(events)})
+
+
+@router.get("/{job}/progress", **documented(_200=ProgressView))
+async def get_progress(ask: Annotated[Ask, asking(Scope.READ)], job: Name) -> Response:
+    """Read how far a job is, by the last report of its handler."""
+    return answer(ProgressView.of(await ask.jobs.progress(job)))
 
 
 @router.get("/{job}/result", **documented(_200=Result, _202=JobView))

@@ -456,6 +456,12 @@ WHERE id = $1 AND type = ANY ($2::smallint[])
     AND (type <> {{event.job_progressed}} OR data IS NOT NULL)
 ORDER BY rev DESC LIMIT $3
 
+-- name: last_progress
+-- The newest report of how far one job is; what only says that it cannot be killed is none.
+SELECT {{columns.events}} FROM events
+WHERE id = $1 AND type = {{event.job_progressed}} AND digest IS NOT NULL
+ORDER BY rev DESC LIMIT 1
+
 -- name: step_events
 -- What one job recorded of some steps, each by its name and its use.
 SELECT {{columns.events}} FROM events

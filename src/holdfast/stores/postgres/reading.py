@@ -136,6 +136,11 @@ class Reading(Base):
         codes = [kind.code for kind in types]
         return await self._events(await self._fetch("latest_events", id, codes, limit))
 
+    async def last_progress(self, id: JobId) -> LoggedEvent | None:
+        """Read the newest report of how far one job is."""
+        found = await self._events(await self._fetch("last_progress", id))
+        return found[0] if found else None
+
     async def step_events(self, id: JobId, steps: Sequence[tuple[str, int]]) -> list[LoggedEvent]:
         """Read what one job recorded of some steps."""
         names, uses = [name for name, _ in steps], [use for _, use in steps]

@@ -284,6 +284,11 @@ class SqliteStore:
         """Read one job's newest events of these types."""
         return await self._read(lambda session: read.latest_events(session, id, types, limit))
 
+    async def last_progress(self, id: JobId) -> LoggedEvent | None:
+        """Read the newest report of how far one job is."""
+        found = await self._read(lambda session: session.events("last_progress", (id.bytes,)))
+        return found[0] if found else None
+
     async def step_events(self, id: JobId, steps: Sequence[tuple[str, int]]) -> list[LoggedEvent]:
         """Read what one job recorded of some steps."""
         return await self._read(lambda session: read.step_events(session, id, steps))

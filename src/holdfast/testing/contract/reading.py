@@ -181,6 +181,20 @@ class Reading:
 
         assert [(event.rev, event.facts.kill) for event in found] == [(4, "unkillable"), (3, None)]
 
+    async def test_the_newest_report_of_progress_is_found(self, store: Store) -> None:
+        job, other = await running_job(store), await running_job(store)
+        assert await store.last_progress(job.id) is None
+        actor = owner_of(job)
+        for body in (b"1", b"2"):
+            job = await do(store, job, c.Progress(actor=actor, body=body))
+        job = await do(store, job, c.Step(actor=actor, name="next", body=b"4"))
+        job = await do(store, job, c.Progress(actor=actor, unkillable=True))
+        await do(store, other, c.Progress(actor=owner_of(other), body=b"3"))
+        found = await store.last_progress(job.id)
+
+        assert found is not None
+        assert (found.id, found.rev, found.body) == (job.id, 5, b"2")
+
     async def test_jobs_are_listed_newest_first(self, store: Store) -> None:
         ids = [(await submit_one(store)).id for _ in range(5)]
         page = await store.find(Query())

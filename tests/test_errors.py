@@ -82,5 +82,12 @@ def test_each_error_has_its_own_code_and_keeps_it() -> None:
 def test_an_error_may_say_a_finer_code_and_which_job() -> None:
     error = errors.Refused("job j is held", code="held", job_id="j")
 
-    assert (error.reason_code, error.job_id, str(error)) == ("held", "j", "job j is held")
-    assert errors.Refused("no").reason_code == "refused"
+    assert (error.code, error.job_id, str(error)) == ("held", "j", "job j is held")
+    assert errors.Refused("no").code == "refused"
+
+
+def test_an_error_has_one_code_its_own_or_a_finer_one() -> None:
+    assert errors.Refused("no").code == "refused"
+    assert errors.Refused("no", code="terminal").code == "terminal"
+    assert errors.Refused.code == "refused"
+    assert not hasattr(errors.Refused("no"), "reason_code")

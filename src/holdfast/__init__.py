@@ -82,4 +82,12 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for: the law needs no asyncio, no pydantic."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+    try:
+        home = import_module(f"{__name__}.{_HOMES.get(name, 'errors')}")
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        raise ModuleNotFoundError(
+            f"holdfast.{name} needs httpx: pip install 'holdfast[client]'", name=error.name
+        ) from error
+    return getattr(home, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 from msgspec import Struct
 
@@ -27,7 +27,8 @@ class ErrorReport(Struct, frozen=True, kw_only=True):
 class HoldfastError(Exception):
     """Whatever Holdfast raises on purpose. `code` is stable, the message is for a person."""
 
-    code: ClassVar[str] = "error"
+    code: str = "error"
+    """The class's own, or a finer one that the error was raised with."""
     report: ErrorReport | None = None
     """What the process told in which it was raised, if that was another one."""
 
@@ -41,7 +42,7 @@ class HoldfastError(Exception):
     ) -> None:
         """Say what happened, to which job, under which code, about which field of the input."""
         super().__init__(message)
-        self.reason_code = code or self.code
+        self.code = code or type(self).code
         self.job_id = job_id
         self.field = field
         """By its name, such as `queue` or `policy.lease`; in a request as a JSON path."""

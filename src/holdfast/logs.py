@@ -179,7 +179,7 @@ def _error(record: logging.LogRecord) -> dict[str, str] | None:
         # Its end says what happened where.
         "traceback": "".join(_traceback(error))[-LONGEST_TEXT:],
     }
-    return told | {"code": error.reason_code} if isinstance(error, HoldfastError) else told
+    return told | {"code": error.code} if isinstance(error, HoldfastError) else told
 
 
 def _traceback(error: BaseException) -> list[str]:

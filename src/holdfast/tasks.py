@@ -268,7 +268,7 @@ class Task(Generic[P, R]):
 
 def numbered(number: int, error: BadData) -> BadData:
     """Tell which of many calls is bad."""
-    return type(error)(f"call {number}: {error}", code=error.reason_code, field=error.field)
+    return type(error)(f"call {number}: {error}", code=error.code, field=error.field)
 
 
 def _mode(fn: Callable[..., Any], terms: Terms) -> Mode:

@@ -36,7 +36,7 @@ if os.fork() == 0:
     try:
         said = {"job": pay.submit_sync(2).id}
     except HoldfastError as error:
-        said = {"code": error.reason_code, "message": str(error)}
+        said = {"code": error.code, "message": str(error)}
     os.write(write, json.dumps(said).encode())
     os._exit(0)
 os.close(write)

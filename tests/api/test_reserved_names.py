@@ -45,7 +45,7 @@ async def test_a_handler_cannot_spawn_a_reserved_child(app: Holdfast) -> None:
         try:
             await ctx.spawn(app.named(TASK), webhook="billing", job="x", rev=1)
         except BadData as error:
-            refused.append(error.reason_code)
+            refused.append(error.code)
 
     job = await parent.submit()
     async with app.worker(tick="50ms"):

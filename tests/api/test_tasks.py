@@ -221,8 +221,8 @@ def test_handlers_raise_errors_with_a_message_alone() -> None:
     assert str(holdfast.TransientError("later")) == "later"
     assert TransientError("later").retry_in is None
     assert TransientError("later", retry_in="1m30s").retry_in == 90.0
-    assert holdfast.PermanentError("never").reason_code == "permanent"
-    assert holdfast.ValidationError("bad").reason_code == "validation_failed"
+    assert holdfast.PermanentError("never").code == "permanent"
+    assert holdfast.ValidationError("bad").code == "validation_failed"
     with pytest.raises(ValueError, match="retry_in must be a span"):
         TransientError("later", retry_in="soon")
 

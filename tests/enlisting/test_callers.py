@@ -92,7 +92,7 @@ async def test_a_conflict_in_the_callers_own_table_takes_the_job_along(
         await caller.submit(app.tasks["ship"], 2)
     await caller.rollback()
 
-    assert failed.value.reason_code == "transaction_failed"
+    assert failed.value.code == "transaction_failed"
     assert (await orders(app.url), await jobs(app)) == ([1], [])
 
 

@@ -32,7 +32,7 @@ async def no_jobs(app: Holdfast) -> bool:
 async def refused_as_autocommit(app: Holdfast, connection: Any) -> None:
     with pytest.raises(BadTransaction, match="commits each statement") as refused:
         await app.tasks["ship"].submit_in(connection, 1)
-    assert refused.value.reason_code == "no_transaction"
+    assert refused.value.code == "no_transaction"
     assert await no_jobs(app)
 
 

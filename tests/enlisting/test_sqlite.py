@@ -82,7 +82,7 @@ async def test_a_statement_that_fails_undoes_the_whole(small_app: Holdfast) -> N
     with pytest.raises(StatementFailed, match=r"UNIQUE.*orders") as failed:
         await run(small_app, "INSERT INTO orders VALUES (1)", submit=small_app.tasks["ship"])
 
-    assert failed.value.reason_code == "constraint"
+    assert failed.value.code == "constraint"
     assert (await orders(small_app), await jobs(small_app)) == ([], [])
 
 
@@ -223,7 +223,7 @@ async def test_a_callers_statement_keeps_to_its_own_tables(
         await run(small_app, statement)
 
     assert why in str(refused.value)
-    assert refused.value.reason_code == "not_allowed"
+    assert refused.value.code == "not_allowed"
     assert await orders(small_app) == []
 
 
@@ -263,7 +263,7 @@ async def test_nobody_keeps_the_others_waiting_for_long(
     )
     with pytest.raises(StatementFailed, match="everybody else waits") as late:
         await run(small_app, for_long)
-    assert late.value.reason_code == "too_long"
+    assert late.value.code == "too_long"
 
     def dawdle(db: Hosted) -> None:
         threading.Event().wait(0.1)

@@ -256,5 +256,5 @@ async def test_a_family_that_cannot_be_read_is_told_after_the_others_were_reache
     with pytest.raises(Refused, match=f"{poison.id}: .*unreadable") as caught:
         await cancel(cast("Store", Unreadable(store, poison.id)), parent.id, CONTROL, hard=True)
 
-    assert caught.value.reason_code == "not_reached"
+    assert caught.value.code == "not_reached"
     assert await asked(store, held) == [HARD]

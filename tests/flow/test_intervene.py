@@ -144,7 +144,7 @@ async def test_the_thousand_and_first_pending_signal_is_refused(either_store: St
         job = await do(store, job, c.SignalJob(actor=PEOPLE, name="go"))
     with pytest.raises(Refused) as caught:
         await signal(store, job.id, PEOPLE, "go", request_id="late")
-    assert caught.value.reason_code == "too_many_signals"
+    assert caught.value.code == "too_many_signals"
     assert (await store.get([job.id])) == [job]
 
 

@@ -215,7 +215,7 @@ async def test_what_is_not_dead_has_no_letter(store: Store, state: State) -> Non
 
     with pytest.raises(Refused) as caught:
         await show(store, job.id)
-    assert caught.value.reason_code == "no_dead_letter"
+    assert caught.value.code == "no_dead_letter"
 
 
 async def test_a_letter_of_no_job_is_an_error(store: Store) -> None:

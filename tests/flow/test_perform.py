@@ -152,7 +152,7 @@ async def test_an_owner_who_lost_the_job_meanwhile_is_fenced(store: Store) -> No
     interrupted: Any = Interrupting(store, released, 1)
     with pytest.raises(LeaseConflictError) as caught:
         await perform(interrupted, running.id, c.Complete(actor=owner))
-    assert caught.value.reason_code == "lease_lost"
+    assert caught.value.code == "lease_lost"
     assert (await store.get([job.id]))[0].owner == "another"  # type: ignore[union-attr]
 
 
@@ -288,7 +288,7 @@ async def test_a_role_that_may_not_do_it_is_refused_by_name(store: Store) -> Non
     job = await submitted(store, admitted=False)
     with pytest.raises(Refused, match="worker may not admit") as caught:
         await perform(store, job.id, c.Admit(actor=Actor(Role.WORKER, "w")))
-    assert caught.value.reason_code == "role_not_allowed"
+    assert caught.value.code == "role_not_allowed"
     assert caught.value.job_id == str(job.id)
 
 

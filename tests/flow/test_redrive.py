@@ -283,7 +283,7 @@ async def test_an_erased_request_cannot_be_redriven(store: Store) -> None:
     job = await cleaned(store, await dead(store))
     with pytest.raises(Refused, match="is erased; submit it anew") as caught:
         await redrive(store, job.id, CONTROL)
-    assert caught.value.reason_code == "body_erased"
+    assert caught.value.code == "body_erased"
     assert await made_of(store, job) == []
 
 
@@ -302,7 +302,7 @@ async def test_what_has_no_letter_is_neither_redriven_nor_discarded(
     job = await job_in(store, state)
     with pytest.raises(Refused) as caught:
         await act(store, job.id, CONTROL)
-    assert caught.value.reason_code == "no_dead_letter"
+    assert caught.value.code == "no_dead_letter"
     with pytest.raises(NoSuchJob):
         await act(store, mint_id(), CONTROL)
 
@@ -316,10 +316,10 @@ async def test_a_discarded_letter_is_redriven_only_again_and_a_redriven_one_not_
     assert (await discard(store, job.id, OTHER)).rev == put_away.rev
     with pytest.raises(Refused) as caught:
         await redrive(store, job.id, CONTROL)
-    assert caught.value.reason_code == "letter_discarded"
+    assert caught.value.code == "letter_discarded"
 
     new = await redrive(store, job.id, CONTROL, again=True)
     with pytest.raises(Refused) as caught:
         await discard(store, job.id, CONTROL)
-    assert caught.value.reason_code == "letter_redriven"
+    assert caught.value.code == "letter_redriven"
     assert (await show(store, job.id)).redriven_as == new.id

@@ -42,7 +42,7 @@ async def test_a_request_id_for_another_body_is_refused(store: Store) -> None:
     await submit(store, asked(request_id="r"), GATEWAY)
     with pytest.raises(RequestIdReused) as caught:
         await submit(store, asked(b"2", request_id="r"), GATEWAY)
-    assert caught.value.reason_code == "request_id_reused"
+    assert caught.value.code == "request_id_reused"
 
 
 async def test_bad_data_is_refused_before_anything_is_written(store: Store) -> None:

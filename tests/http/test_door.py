@@ -186,6 +186,27 @@ async def test_no_answer_is_kept_or_guessed_at(http: httpx.AsyncClient, path: st
     assert reply.headers["cache-control"] == "no-store"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "known"),
+    [
+        ("GET", "/v1/jobs?stat=failed", "created_from"),
+        ("GET", "/v1/jobs?queue=q&Limit=3", "limit"),
+        ("GET", "/v1/dead-letters?reason=x", "error_code"),
+        ("GET", "/v1/events?since=1", "after"),
+        ("GET", "/v1/stats?x=1", "none"),
+        ("POST", "/v1/jobs?wait=30", "none"),
+        ("DELETE", "/v1/tokens/abc?force=1", "none"),
+    ],
+)
+async def test_an_unknown_query_parameter_is_refused_with_those_that_are_known(
+    http: httpx.AsyncClient, method: str, path: str, known: str
+) -> None:
+    reply = await http.request(method, path, json={"task": "t"} if method == "POST" else None)
+    assert (reply.status_code, reply.json()["code"]) == (422, "validation_failed"), reply.text
+    assert "unknown query parameter" in reply.json()["detail"]
+    assert known in reply.json()["detail"]
+
+
 RULES: dict[str, tuple[dict[str, Any], str]] = {
     "an empty task": ({"task": ""}, "task"),
     "a long queue": ({"queue": "q" * 201}, "queue"),

@@ -78,7 +78,7 @@ def test_a_value_that_cannot_be_kept_is_refused_by_name(value: Any, what: str) -
         encode_body(value, "the result")
 
     assert what in str(caught.value)
-    assert caught.value.reason_code == "bad_data"
+    assert caught.value.code == "bad_data"
     assert isinstance(caught.value, HoldfastError)
 
 

@@ -29,7 +29,7 @@ async def test_a_job_of_holdfasts_own_cannot_be_submitted(
 ) -> None:
     [refused] = await mine.submit([wanted])
     assert isinstance(refused, HoldfastError)
-    assert (type(refused), refused.reason_code) == (ReservedName, "reserved_name")
+    assert (type(refused), refused.code) == (ReservedName, "reserved_name")
     assert refused.field is not None
     assert refused.field.removeprefix("$.").removeprefix("jobs[0].") == field
     assert (await mine.find(Query())).jobs == []

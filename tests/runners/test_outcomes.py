@@ -36,7 +36,7 @@ def test_an_error_of_ours_keeps_its_class_code_and_job(kind: type[HoldfastError]
 
     assert type(arrived) is kind
     assert isinstance(arrived, HoldfastError)
-    assert (str(arrived), arrived.reason_code, arrived.job_id) == ("why", "finer", "j")
+    assert (str(arrived), arrived.code, arrived.job_id) == ("why", "finer", "j")
     assert arrived.report is not None
 
 
@@ -52,7 +52,7 @@ def test_one_with_fields_of_its_own_becomes_a_remote_one() -> None:
     arrived = crossed(errors.HandlerDied("gone", exit_code=3))
 
     assert isinstance(arrived, RemoteError)
-    assert arrived.reason_code == "handler_died"
+    assert arrived.code == "handler_died"
 
 
 @pytest.mark.parametrize("retry_in", ["soon", float("nan"), float("inf"), -1, True, None])

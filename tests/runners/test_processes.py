@@ -118,8 +118,8 @@ async def test_errors_that_decide_what_becomes_of_the_job_keep_class_and_fields(
 
     assert isinstance(transient, TransientError)
     assert (str(transient), transient.retry_in) == ("busy", 12.5)
-    assert (type(permanent), permanent.reason_code) == (PermanentError, "account_gone")
-    assert (type(own), own.reason_code) == (PermanentError, "declined")
+    assert (type(permanent), permanent.code) == (PermanentError, "account_gone")
+    assert (type(own), own.code) == (PermanentError, "declined")
     assert own.report is not None
     assert own.report.type == "tests.runners.handlers.Declined"
     assert type(invalid) is ValidationError

@@ -267,7 +267,7 @@ async def test_a_job_that_goes_on_in_a_linked_retry_is_not_redriven_beside_it(
         assert await job.result(LIMIT) == "paid"
         with pytest.raises(Refused, match="redrive the last retry instead") as refusal:
             await job.redrive()
-    assert refusal.value.reason_code == "retried"
+    assert refusal.value.code == "retried"
     assert ran == [job.id], "the linked retry knows the recorded step"
 
 
@@ -332,7 +332,7 @@ async def test_a_compensated_job_is_redriven_only_from_the_start_under_new_keys(
         await (await app.get(str(undoing))).result(LIMIT)
         with pytest.raises(Refused, match="nothing to resume") as refusal:
             await job.redrive()
-        assert refusal.value.reason_code == "compensated"
+        assert refusal.value.code == "compensated"
         bank.open = True
         again = await job.redrive(from_start=True)
         assert await again.result(LIMIT) == "receipt 2"

@@ -337,7 +337,7 @@ async def test_a_person_resolves_a_step_from_python(app: Holdfast) -> None:
         await until(job, State.WAITING)
         with pytest.raises(Refused, match="asks about step 'charge'") as caught:
             await job.resolve("ship", NOT_HAPPENED)
-        assert caught.value.reason_code == "not_waiting"
+        assert caught.value.code == "not_waiting"
         await job.resolve("charge", Happened("receipt 7"))
         assert await job.result(LIMIT) == "receipt 7"
         with pytest.raises(Refused):

@@ -100,7 +100,7 @@ async def test_a_single_submit_gives_up_at_the_deadline(
             raise refused_submit((await Together(brief).submit([order()]))[0])  # type: ignore[arg-type]
     for one in (outcome, at_once):
         assert isinstance(one, SubmitRefused)
-        assert one.code == caught.value.reason_code == "key_busy"
+        assert one.code == caught.value.code == "key_busy"
 
 
 async def test_submits_gathered_beside_a_busy_key_are_acknowledged_while_it_waits(

@@ -55,7 +55,7 @@ async def test_a_submit_into_a_file_that_is_gone_is_not_acknowledged(
     replace(sqlite_path)
     with pytest.raises(StoreReplaced) as refused:
         await store.submit([new_job()])
-    assert refused.value.reason_code == "store_replaced"
+    assert refused.value.code == "store_replaced"
     assert str(sqlite_path) in str(refused.value)
     with pytest.raises(StoreReplaced):
         await claim(store)

@@ -79,7 +79,7 @@ async def _store(url: str) -> list[Finding]:
         found.append(await with_store(url, examine_quarantine))
         return found + await with_operations(url, None, _work)
     except HoldfastError as error:
-        text = f"{error.reason_code}: {error}"
+        text = f"{error.code}: {error}"
         return [*found, problem("database", text, "see the code in docs/http.md, under Codes")]
 
 
@@ -88,7 +88,7 @@ async def _server(url: str) -> list[Finding]:
         found = await with_operations(url, None, _work)
     except HoldfastError as error:
         mend = "see that it runs (`holdfast serve`), the address, and the token in HOLDFAST_TOKEN"
-        return [problem("server", f"{error.reason_code}: {error}", mend)]
+        return [problem("server", f"{error.code}: {error}", mend)]
     return [fine("server", "it answers"), *found]
 
 

@@ -99,7 +99,7 @@ def telling() -> Iterator[None]:
 
 def tell(error: HoldfastError) -> None:
     """Print an error of ours in one line."""
-    err.print(f"[bold red]error[/] {error.reason_code}: ", end="")
+    err.print(f"[bold red]error[/] {error.code}: ", end="")
     # A message names jobs and queues, and those are named by anybody.
     say(err, plain(error))
 

@@ -45,7 +45,7 @@ def remembered(body: bytes | None) -> Exception:
     failure = msgspec.convert(decode_body(body), Failure)
     error = _made(failure)
     if isinstance(error, HoldfastError):
-        error.reason_code, error.report = failure.report.code, failure.report
+        error.code, error.report = failure.report.code, failure.report
     error.add_note("raised by an earlier attempt, and remembered")
     return error
 

@@ -52,7 +52,7 @@ def after_error(
         case PermanentError() if is_compensation(job):
             return dead_letter(job, actor, COMPENSATION_FAILED, "exec", error)
         case PermanentError():
-            return c.Fail(actor=actor, error_code=error.reason_code, body=error_body(error))
+            return c.Fail(actor=actor, error_code=error.code, body=error_body(error))
         case _ if may_retry(job, started=started):
             return _retry(actor, error, jitter)
         case NoSuchTask():
@@ -132,7 +132,7 @@ def dead_letter(
 
 def error_code(error: BaseException) -> str:
     """Name an error by a stable code."""
-    return error.reason_code if isinstance(error, HoldfastError) else HANDLER_ERROR
+    return error.code if isinstance(error, HoldfastError) else HANDLER_ERROR
 
 
 def after_timeout(job: Job, actor: Actor, *, claimed: Claimed, jitter: float) -> c.Command:

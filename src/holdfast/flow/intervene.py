@@ -71,7 +71,7 @@ async def cancel(
             job = await perform(store, id, choose(job), expected_rev=expected_rev, choose=choose)
         except Refused as error:
             # It ended between the look and the write: look again.
-            if error.reason_code != "terminal":
+            if error.code != "terminal":
                 raise
             continue
         await _reach_children(store, id, actor)

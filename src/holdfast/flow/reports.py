@@ -139,7 +139,7 @@ def _notes(error: BaseException) -> str:
 def _code(error: BaseException) -> str:
     if not _is(error, HoldfastError):
         return RemoteError.code
-    return writable(_try(lambda: str(error.reason_code), "error"), TYPE_LIMIT)  # type: ignore[attr-defined]
+    return writable(_try(lambda: str(error.code), "error"), TYPE_LIMIT)  # type: ignore[attr-defined]
 
 
 def _type_name(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from holdfast.http.ending import Ending
 from holdfast.http.guard import at_end_of, request_id_of
 from holdfast.http.live import Live
 from holdfast.http.places import Places
+from holdfast.http.queries import check_query
 from holdfast.http.rates import Rates
 from holdfast.http.scopes import Caller, Scope
 from holdfast.lifecycle.payload import check_text
@@ -159,6 +160,7 @@ def asking(scope: Scope) -> Any:
         caller = await house.doorkeeper.caller(request.headers)
         house.rates.take(caller.token)
         caller.demand(scope)
+        check_query(request)
         house.places.take(caller, at_end_of(request))
         return Ask(request=request, caller=caller, house=house)
 

@@ -121,10 +121,10 @@ def problem_of(error: e.HoldfastError, request_id: str, place: str | None = None
     """Tell an error as a problem document; `place` is where in a body its field is, if in one."""
     verdict = verdict_of(error)
     return Problem(
-        type=f"urn:holdfast:error:{error.reason_code}",
+        type=f"urn:holdfast:error:{error.code}",
         title=verdict.title,
         status=verdict.status,
-        code=error.reason_code,
+        code=error.code,
         detail=str(error) or verdict.title,
         advice=verdict.advice,
         request_id=request_id,

@@ -7,7 +7,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from fastapi import FastAPI
+try:
+    from fastapi import FastAPI
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "the server needs fastapi: pip install 'holdfast[server]'", name=error.name
+    ) from error
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request

@@ -144,6 +144,6 @@ def _last_words(error: BaseException | None) -> bytes | None:
         log.info("a listener was dropped: %s", error)
         return None
     if isinstance(error, HoldfastError):
-        return end(error.reason_code, str(error))
+        return end(error.code, str(error))
     log.error("a stream failed", exc_info=error)
     return end("server_failed", "the server failed by itself")

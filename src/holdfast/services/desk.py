@@ -258,7 +258,7 @@ class Desk:
 
     def _failed(self, error: HoldfastError) -> None:
         self.trouble = str(error)
-        self._meters.store_error(error.reason_code)
+        self._meters.store_error(error.code)
         log.warning("commit failed, will try again: %s", error)
 
     def _worked(self) -> None:
@@ -374,7 +374,7 @@ class Desk:
         if len(kept) == len(held.commands):
             self._lose(held, str(error))
             return
-        held.answer(held.commands, Refusal(code=error.reason_code, message=str(error)))
+        held.answer(held.commands, Refusal(code=error.code, message=str(error)))
         held.commands = kept
         if kept:
             self._list(held)

@@ -214,7 +214,7 @@ class Gathering(Generic[T, A]):
         if not isinstance(error, StoreError):
             return error
         job_id = self._name(sent.items[0])
-        own: HoldfastError = type(error)(str(error), code=error.reason_code, job_id=job_id)
+        own: HoldfastError = type(error)(str(error), code=error.code, job_id=job_id)
         own.__cause__ = error
         return own
 

@@ -244,7 +244,7 @@ class _Hearing:
         error = self._fold(line)
         if error is None:
             return
-        if error.reason_code == "lease_lost" and not line.looked_back:
+        if error.code == "lease_lost" and not line.looked_back:
             # The attempt is over. It may be that it ended by these very words.
             line.looked_back = True
             await self._read_told(line, (EventType.STARTED, *STEPS, *ENDS))

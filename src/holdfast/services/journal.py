@@ -68,7 +68,7 @@ class Journal:
         try:
             reply = await self._reply(held, request)
         except HoldfastError as error:
-            reply = NotWritten(error.reason_code, str(error), isinstance(error, PermanentError))
+            reply = NotWritten(error.code, str(error), isinstance(error, PermanentError))
         except Exception as error:  # the journal's edge: a handler must not wait for ever
             log.exception("a durable call failed")
             reply = NotWritten("journal_failed", repr(error))
@@ -174,7 +174,7 @@ class Journal:
         try:
             return await succession(self._store, child, created)
         except Refused as error:
-            if error.reason_code == "compensation_running":
+            if error.code == "compensation_running":
                 return None
             # All that it did was undone with its end: it is to be done again.
             return await succession(self._store, child, created, from_start=True)

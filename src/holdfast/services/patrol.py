@@ -72,7 +72,7 @@ class Patrol:
                 try:
                     await self._ask_store()
                 except HoldfastError as error:
-                    self._meters.store_error(error.reason_code)
+                    self._meters.store_error(error.code)
                     log.warning("the store could not be asked: %s", error)
                     if isinstance(error, SchemaMismatch):
                         self._on_mismatch(error)

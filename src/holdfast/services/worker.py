@@ -357,7 +357,7 @@ class Worker:
                     # No further try can succeed: only a new process opens the right file.
                     raise
                 except HoldfastError as error:
-                    self.meters.store_error(error.reason_code)
+                    self.meters.store_error(error.code)
                     log.warning("claim failed, will try again: %s", error)
                 if await self._rest(pause):
                     return [], asked_at

@@ -44,7 +44,7 @@ class Depths:
             counts = await store.counts()
             quarantined = (await store.quarantined(limit=1)).total
         except HoldfastError as error:
-            self._meters.store_error(error.reason_code)
+            self._meters.store_error(error.code)
             log.warning("the queues could not be counted: %s", error)
             return
         named = sorted({count.queue for count in counts})[:MOST_QUEUES]

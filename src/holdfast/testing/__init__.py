@@ -61,4 +61,13 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    try:
+        home = import_module(f"{__name__}.{_HOMES[name]}")
+    except ModuleNotFoundError as error:
+        if error.name not in ("pytest", "pytest_asyncio"):
+            raise
+        raise ModuleNotFoundError(
+            f"holdfast.testing.{name} needs {error.name}: pip install 'holdfast[testing]'",
+            name=error.name,
+        ) from error
+    return getattr(home, name)

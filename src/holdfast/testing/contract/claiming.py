@@ -174,7 +174,7 @@ class Claiming:
 
         with pytest.raises(LeaseConflictError) as refusal:
             await store.claim(asked)
-        assert refusal.value.reason_code == "lease_lost"
+        assert refusal.value.code == "lease_lost"
         # Also once the same owner holds the same job again, under another request.
         assert len(await claimed_ids(store, "work")) == 2
         with pytest.raises(LeaseConflictError):
@@ -205,7 +205,7 @@ class Claiming:
 
         with pytest.raises(RequestIdReused) as refused:
             await store.claim(replace(asked, owner="worker-2"))
-        assert refused.value.reason_code == "request_id_reused"
+        assert refused.value.code == "request_id_reused"
         assert await stored(store, claimed.job.id) == claimed.job
 
     async def test_a_repeated_request_of_an_older_epoch_is_told_so(self, store: Store) -> None:
@@ -216,7 +216,7 @@ class Claiming:
 
         with pytest.raises(LeaseConflictError) as refused:
             await store.claim(asked)
-        assert refused.value.reason_code == "lease_lost"
+        assert refused.value.code == "lease_lost"
         assert await stored(store, claimed.job.id) == claimed.job
 
     @pytest.mark.req("B2", "C7")

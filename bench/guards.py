@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from bench.contenders import StoreContender
 from bench.measure import Sample, batches, drain, submit_all, timed
-from holdfast.stores.postgres import claiming, committing
-from holdfast.stores.postgres.claiming import claim_sql
+from holdfast.stores.postgres import claim_statements, committing
+from holdfast.stores.postgres.claim_statements import claim_sql
 from holdfast.stores.postgres.shapes import commit_sql
 
 BATCH = 500
@@ -167,7 +167,7 @@ def _left_out(contender: StoreContender, table: str | None) -> Iterator[None]:
     with ExitStack() as stack:
         store._sql = sent | {"submit": without(sent["submit"], table)}
         stack.callback(setattr, store, "_sql", sent)
-        stack.enter_context(patch.object(claiming, "claim_sql", lambda **_: claim))
+        stack.enter_context(patch.object(claim_statements, "claim_sql", lambda **_: claim))
         commit = lambda **parts: without(commit_sql(**parts), table)  # noqa: E731
         stack.enter_context(patch.object(committing, "commit_sql", commit))
         yield

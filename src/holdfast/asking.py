@@ -56,6 +56,7 @@ class Asker(Struct, frozen=True, kw_only=True):
         task = call.task
         wanted: dict[str, Any] = {
             "tenant": self.tenant,
+            "task_version": task.version,
             "queue": task.queue,
             "priority": task.priority,
             "needs": task.needs,

@@ -81,7 +81,9 @@ AMONG_OTHERS = 10
 _BELOW_MILLISECONDS = 80
 """The bits of an id that come after its time."""
 _KEYS = ("workflow_id", "correlation_id", "error_code")
-_ASIDE = ("task", "args", "tenant", "parent", "traceparent", "deadline_at", "policy")
+_ASIDE = (
+    "task", "args", "task_version", "tenant", "parent", "traceparent", "deadline_at", "policy"
+)  # fmt: skip
 """Of what is wanted, all that is no option of a submission."""
 
 
@@ -145,10 +147,13 @@ class LocalOperations:
         fields.setdefault("policy", policy)
         if task is not None:
             fields = {
+                "task_version": task.version,
                 "queue": task.queue,
                 "priority": task.priority,
                 "needs": task.needs,
             } | fields
+        if wanted.task_version is not None:
+            fields["task_version"] = wanted.task_version
         if wanted.parent is not None:
             with about("parent"):
                 parent = await self.get(wanted.parent)

@@ -56,6 +56,8 @@ class Wanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     """A JSON object of named arguments."""
     tenant: str | None = None
     """Only for whoever acts for all tenants; else it is the asker's own."""
+    task_version: str | None = None
+    """Only workers that have the task in this version may claim it. None: as the task says."""
     queue: str | None = None
     priority: Literal["critical", "interactive", "batch"] | None = None
     needs: tuple[str, ...] | None = None

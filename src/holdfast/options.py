@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from holdfast.errors import BadData, BadTask, about
 from holdfast.lifecycle.payload import check_labels, check_text, check_time
 from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy, policy_faults, told_faults
+from holdfast.lifecycle.routes import check_task, check_version
 from holdfast.lifecycle.states import Priority, State
 from holdfast.lifecycle.terms import POLICY_FIELDS
 from holdfast.lifecycle.times import HORIZON, LONGEST_SPAN, After, Time
@@ -37,6 +38,7 @@ class TaskOptions(TypedDict, total=False):
     """What `@app.task(…)` takes."""
 
     name: str
+    version: str | int | None
     queue: str
     priority: Priority | Literal["interactive", "batch", "critical"]
     needs: Iterable[str]
@@ -85,6 +87,8 @@ class JobOptions(TypedDict, total=False):
 class Terms(Struct, frozen=True, kw_only=True):
     """A task's options, read."""
 
+    version: str | None
+    """Which version of its code this is; its jobs go to no other."""
     queue: str
     priority: Priority
     needs: frozenset[str]
@@ -99,6 +103,7 @@ def task_terms(task: str, options: TaskOptions, *, bounded: bool = True) -> Term
         _check_known(options, TaskOptions)
         policy = _policy(DEFAULT_POLICY, options)
         terms = Terms(
+            version=_version(options.get("version")),
             queue=check_text(options.get("queue", "default"), "queue", limit=200),
             priority=_priority(options.get("priority", Priority.INTERACTIVE)),
             needs=_needs(options.get("needs", ())),
@@ -108,7 +113,7 @@ def task_terms(task: str, options: TaskOptions, *, bounded: bool = True) -> Term
                 options.get("cancel_grace", CANCEL_GRACE_SECONDS), "cancel_grace"
             ),
         )
-        check_text(task, "the name", limit=200)
+        check_task(task)
     except (ValueError, BadData) as error:
         raise BadTask(f"task {task!r}: {error}") from error
     if faults := policy_faults(policy, bounded=bounded):
@@ -255,6 +260,12 @@ def _from_now(span: Span, what: str) -> After:
             f"{what} must be under {LONGEST_SPAN}, not {span!r}; say a later time as a datetime"
         )
     return After(micros)
+
+
+def _version(value: Any) -> str | None:
+    if value is None:
+        return None
+    return check_version(str(value) if type(value) is int else value, "version")
 
 
 def _priority(value: Any) -> Priority:

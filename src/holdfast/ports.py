@@ -61,8 +61,11 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     owner: str
     queues: tuple[str, ...]
     limit: int
+    tasks: tuple[str, ...] | None = None
+    """The tasks that it has, each as `name` or `name@version`: no other task's job is given to it,
+    nor one of another version. None takes any, for who can run or hand on whatever comes."""
     tenant: str | None = None
-    """None takes any tenant's; else others' jobs are read past, however many are due before."""
+    """None takes any tenant's."""
     capabilities: frozenset[str] = frozenset()
     capacity: Capacity | None = None
     """None takes any job; else only what fits, within a bounded look-ahead."""
@@ -276,6 +279,7 @@ class Announcement(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...]
     capabilities: frozenset[str] = frozenset()
     tasks: tuple[str, ...] = ()
+    """Each as `name` or `name@version`."""
     host: str
     pid: int
     concurrency: int
@@ -516,9 +520,10 @@ class Store(Jobs, Protocol):
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
         """Give up to `limit` due jobs to `owner` under lease, each to nobody else.
 
-        Ordered by class with ageing, then due time. Paused queues and held jobs are left out. A
-        repeated request returns what it holds of its first answer, or raises LeaseConflictError;
-        an empty answer is not remembered.
+        Ordered by class with ageing, then due time. Paused queues and held jobs are left out, and
+        so is what the worker cannot serve: other tasks and versions, other needs, other tenants.
+        However many of those are due, they are not read. A repeated request returns what it holds
+        of its first answer, or raises LeaseConflictError; an empty answer is not remembered.
         """
 
     async def look_up(self, tenant: str, kind: KeyKind, key: str) -> JobId | None:

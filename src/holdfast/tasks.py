@@ -100,6 +100,7 @@ class Task(Generic[P, R]):
         self.name = name
         self.fn = fn
         self.mode = _mode(fn, terms)
+        self.version: str | None = terms.version
         self.queue: str = terms.queue
         self.priority: Priority = terms.priority
         self.needs: frozenset[str] = terms.needs

@@ -41,6 +41,8 @@ class JobView(Struct, frozen=True, kw_only=True):
     tenant: str
     kind: Kind
     task: str
+    task_version: str | None = None
+    """Only workers that have the task in this version may claim it; null: in any."""
     queue: str
     priority: Priority
     needs: tuple[str, ...]

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.retry import UNSERVED_PAUSE
 from holdfast.lifecycle.states import (
     Letter,
     State,
@@ -120,6 +121,16 @@ def test_nineteen_releases_cost_nothing_and_the_twentieth_costs_a_failure() -> N
 
     assert (life.record.releases, life.record.failures) == (20, 1)
     assert life.record.run_at == life.now
+
+
+def test_giving_back_what_the_owner_cannot_run_costs_nothing_however_often() -> None:
+    life = Life(policy=Policy(max_attempts=1))
+    for _ in range(25):
+        life.claim()
+        life.do(c.Release(actor=life.owner, unserved=True))
+
+    assert (life.record.releases, life.record.failures) == (0, 0)
+    assert life.record.run_at == life.now + UNSERVED_PAUSE
 
 
 def test_a_release_that_would_cost_the_last_try_is_refused() -> None:

@@ -129,13 +129,6 @@ async def test_arguments_that_no_longer_fit_never_start(app: Holdfast) -> None:
     assert (await job.events())[-1].facts["stage"] == "input"
 
 
-async def test_a_task_that_nobody_has_here_ends_in_the_dead_letters(app: Holdfast) -> None:
-    job = await app.named("unheard_of").options(retries=0).submit()
-    async with app.worker():
-        assert await job.wait(LIMIT) is State.DEAD_LETTERED
-    assert job.record.error_code == "dependency_unavailable"
-
-
 async def test_a_result_that_is_not_json_ends_in_the_dead_letters(app: Holdfast) -> None:
     @app.task(retries=0)
     async def odd() -> Any:

@@ -39,6 +39,10 @@ async def _write(store: Store) -> None:
     job = await submit_one(store, **wishes)
     await store.submit([new_job(**wishes), new_job(job_id=str(job.id)), new_job()])
     await claim(store, job.queue, capabilities=job.needs, capacity=Capacity(8, 8192))
+    await submit_one(store, tenant="acme")
+    for tenant in ("acme", "default", None):
+        await claim(store, tenant=tenant, tasks=("greet", "charge@2"))
+        await claim(store, tenant=tenant, capacity=Capacity(8, 8192))
     request = fresh("claim")
     await submit_one(store, queue="twice")
     for _ in range(2):

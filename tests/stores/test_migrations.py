@@ -110,8 +110,14 @@ POSTGRES_ALONE: dict[str, set[tuple[str, str]]] = {
     "constraints": set(),
 }
 SQLITE_ALONE: dict[str, set[tuple[str, str]]] = {
-    # One writer at a time: `position` alone is the order, and a count is kept as it stands.
-    "columns": {("events", "position"), ("needs", "position"), ("counts", "jobs")},
+    # One writer at a time: `position` alone is the order, and a count is kept as it stands. What
+    # a claim finds a job by are expressions of an index on PostgreSQL.
+    "columns": {
+        ("events", "position"),
+        ("counts", "jobs"),
+        ("jobs", "route"),
+        ("jobs", "lane"),
+    },
     "indexes": set(),
     "triggers": set(),
     # PostgreSQL has a type for it.
@@ -142,14 +148,14 @@ DIFFERENT_BLOCKS = {
         "find_created_from", "find_created_until", "find_before", "find_bound",
     },
     "postgres locks what it claims, so it merges ranges without locks first": {
-        "claim_range", "claim_whose", "claim_due", "claim_firsts", "claim_ids", "fitting",
+        "claim_range", "claim_whose", "claim_next", "claim_due", "claim_firsts", "fitting",
     },
     "postgres leaves out of a commit what no change of the batch needs": {
         "commit_rest", "commit_beats", "commit_marks", "commit_terms", "submit_marks",
     },
     "sqlite has one writer, which needs no lock to read what it is about to change": {"lock_job"},
     "sqlite has no locks to spare, so it merges ranges as they are": {
-        "claim_arm", "claim_arm_of",
+        "claim_arm", "claim_arm_of", "claim_heads", "claimable", "next_range", "next_range_of",
     },
     "sqlite writes rows one statement at a time, where postgres has one for all": {
         "event", "beat", "count", "claim_event", "claimed", "claimed_under", "commit_fenced",
@@ -157,7 +163,7 @@ DIFFERENT_BLOCKS = {
         "paused", "forget_workers", "mark", "mark_parent",
     },
     "postgres writes what a batch has of heartbeats in the same statement": {"commit_beats"},
-    "postgres reads by arrays of keys": {"policies"},
+    "postgres reads by arrays of keys": {"policies", "needs"},
     "sqlite keeps the clock in Python, and epoch and sealing in one read": {"meta", "set_meta"},
     "postgres has its clock, epoch and sealing in the server": {
         "bump_epoch", "sealing_on", "sealing_off", "sealing_log", "set_sealing_log",

@@ -1,51 +1,80 @@
-"""The ranges that a claim reads: every one, the most urgent class first, however many there are."""
+"""The ranges that a claim reads: every one that has jobs, in the order of all, however many."""
+
+from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import pytest_asyncio
+import pytest
 
+from holdfast.lifecycle.policy import needs_key
 from holdfast.lifecycle.states import Priority
-from holdfast.lifecycle.times import After
-from holdfast.stores.ranges import MOST_RANGES, ranges, windows
+from holdfast.lifecycle.times import SECOND, After
+from holdfast.stores.law import FOREIGN
+from holdfast.stores.ranges import CLASS, range_of
+from holdfast.stores.sqlite.pick import MERGED
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.acts import claim, submit_one
 from holdfast.testing.factories import HOUR
 
-QUEUES = [f"queue-{number}" for number in range(MOST_RANGES)]
-"""So many that a claim needs a statement per class."""
+QUEUES = [f"queue-{number}" for number in range(200)]
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def store() -> AsyncIterator[SqliteStore]:
+    """A store in memory."""
     store = SqliteStore(":memory:")
     await store.open()
     yield store
     await store.close()
 
 
-def test_windows_give_every_range_once_in_every_turn() -> None:
-    everything = ranges(QUEUES[:100], [0, 7])
-    for turn in range(5):
-        given = list(windows(everything, turn))
-        assert all(len(some) <= MOST_RANGES for some in given)
-        assert sorted(one for some in given for one in some) == sorted(everything)
+def test_a_lane_keeps_needs_class_and_tenant_apart() -> None:
+    assert all(0 < priority.code <= CLASS for priority in Priority if priority.code)
+    assert not CLASS & FOREIGN
+    for needs in ({"gpu"}, {"gpu", "ffmpeg"}, set(map(str, range(50)))):
+        assert needs_key(frozenset(needs)) & (CLASS | FOREIGN) == 0
 
 
-def test_windows_give_the_most_urgent_class_first_in_every_turn() -> None:
-    everything = ranges(QUEUES, [0])
-    for turn in range(5):
-        given = [one for some in windows(everything, turn) for one in some]
-        assert [one.priority for one in given] == [one.priority for one in everything]
+async def test_a_range_is_what_the_schema_says(store: SqliteStore) -> None:
+    job = await submit_one(
+        store,
+        task="charge",
+        task_version="2",
+        tenant="acme",
+        needs=frozenset({"gpu"}),
+        priority=Priority.BATCH,
+    )
+    found = await store._read(
+        lambda session: session.connection.execute("SELECT queue, route, lane FROM jobs").fetchall()
+    )
+
+    assert found == [tuple(range_of(job))]
 
 
-def test_another_range_of_a_class_leads_in_the_next_turn() -> None:
-    everything = ranges([f"queue-{number}" for number in range(MOST_RANGES + 1)], [0])
-    leading = {next(windows(everything, turn))[0].queue for turn in range(MOST_RANGES + 1)}
-    assert len(leading) == MOST_RANGES + 1
+@pytest.mark.parametrize("limit", [1, 7, 3 * MERGED, 40 * MERGED])
+async def test_many_ranges_are_merged_in_the_order_of_all(store: SqliteStore, limit: int) -> None:
+    now = (await store.clock()).now
+    for number in range(20 * MERGED):
+        await submit_one(
+            store,
+            task=f"task-{number % (2 * MERGED)}",
+            run_at=now - HOUR + number * number % 97 * SECOND,
+        )
+    claimed = await claim(store, limit=limit)
+    rest = await claim(store, limit=1000)
+
+    due = [(one.job.run_at or 0, one.job.id) for one in claimed + rest]
+    assert len(due) == 20 * MERGED
+    assert due == sorted(due)
+    assert len(claimed) == min(limit, len(due))
 
 
-def test_no_ranges_are_no_windows() -> None:
-    assert list(windows([], 3)) == []
+async def test_a_job_that_is_not_due_leaves_its_range_out(store: SqliteStore) -> None:
+    for number in range(2 * MERGED):
+        await submit_one(store, task=f"task-{number}", run_at=After(HOUR))
+    due = await submit_one(store, task="last")
+
+    assert [one.job.id for one in await claim(store, limit=10)] == [due.id]
 
 
 async def test_a_claim_from_very_many_queues_misses_nothing_that_is_due(

@@ -180,3 +180,43 @@ async def test_limits_are_told(hand: Hand) -> None:
         "/v1/worker/report", json={"session": hand.session, "reports": [start] * 1001}
     )
     assert (crowd.status_code, crowd.json()["code"]) == (413, "too_large")
+
+
+async def test_a_worker_gets_only_jobs_of_the_tasks_that_it_names(
+    http: httpx.AsyncClient, hand: Hand
+) -> None:
+    for task in ("other", "charge", "fresh"):
+        await submitted(http, task=task)
+
+    assert await hand.claim(tasks=["nothing"], limit=10) == []
+    assert [job["task"] for job in await hand.claim(tasks=["charge"], limit=10)] == ["charge"]
+    assert [job["task"] for job in await hand.claim(limit=10)] == ["other", "fresh"]
+
+
+async def test_a_session_that_was_opened_with_tasks_claims_no_others(
+    http: httpx.AsyncClient, hand: Hand, server: FastAPI
+) -> None:
+    worker = await Hand.hired(hand.http, tasks=["charge", "refund@2"])
+    for task, version in (("other", None), ("charge", None), ("refund", "1"), ("refund", "2")):
+        await submitted(http, task=task, task_version=version)
+    # Another server, or this one started again, has not seen the session being opened.
+    server.state.house.session.attendance._tasks.clear()
+
+    found = await worker.claim(limit=10)
+    assert [(job["task"], (await read(http, job))["task_version"]) for job in found] == [
+        ("charge", None),
+        ("refund", "2"),
+    ]
+
+
+async def test_a_job_that_a_worker_cannot_run_is_given_back_at_no_cost_however_often(
+    http: httpx.AsyncClient, hand: Hand
+) -> None:
+    job = await submitted(http, retries=0)
+    claimed = await hand.claim_one()
+    answer = await hand.say(claimed, "release", reason="no such task here", unserved=True)
+    told = await read(http, job)
+
+    assert answer["accepted"]
+    assert (told["state"], told["failures"], told["releases"]) == ("stalled", 0, 0)
+    assert await hand.claim() == []

@@ -57,6 +57,7 @@ def _terms(call: Call) -> dict[str, Any]:
         # Words alone: the server may know the task, and then they change what it says there.
         return _words(call.said)
     return {
+        "task_version": task.version,
         "queue": task.queue,
         "priority": task.priority.value,
         "needs": tuple(sorted(task.needs)),

@@ -40,6 +40,7 @@ class Terms(Protocol):
     """What a task says of the jobs that run it."""
 
     name: str
+    version: str | None
     queue: str
     priority: Priority
     needs: frozenset[str]
@@ -108,6 +109,7 @@ def child_submission(call: Prepared, traceparent: str | None) -> Submission:
     with about("task"):
         check_not_reserved(task.name, "task")
     terms: dict[str, Any] = {
+        "task_version": task.version,
         "queue": task.queue,
         "priority": task.priority,
         "needs": task.needs,

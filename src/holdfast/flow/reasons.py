@@ -268,16 +268,26 @@ class NoCapableWorker(Because, frozen=True, kw_only=True, tag="no_capable_worker
 
 
 class TaskUnknown(Because, frozen=True, kw_only=True, tag="task_unknown"):
-    """Workers could take it, and none has its task registered."""
+    """Workers serve its queue, and none has its task registered, or none in its version."""
 
     queue: str
     task: str
+    version: str | None = None
+    """The version that the job was submitted with."""
+    versions: tuple[str, ...] = ()
+    """In which other versions live workers have the task."""
     workers: tuple[str, ...]
 
     def say(self, now: int) -> str:
-        """Tell which task."""
+        """Name the task, and what to start."""
         who = ", ".join(self.workers)
-        return f"no live worker of queue {self.queue!r} has the task {self.task!r} (asked: {who})"
+        what = f"task {self.task!r}" + (f" version {self.version!r}" if self.version else "")
+        there = f" (there is version {', '.join(self.versions)})" if self.versions else ""
+        code = "with that version of the code" if self.version else "whose app registers it"
+        return (
+            f"no live worker of queue {self.queue!r} has {what}{there}: start one {code}; "
+            f"live workers of the queue: {who}"
+        )
 
     def advise(self, job_id: str) -> str | None:
         """Name the command."""

@@ -56,6 +56,7 @@ from holdfast.lifecycle.job import (
 )
 from holdfast.lifecycle.linked import undone_by
 from holdfast.lifecycle.payload import decode_body
+from holdfast.lifecycle.routes import is_offered
 from holdfast.lifecycle.signals import oldest_signal
 from holdfast.lifecycle.states import CLAIMABLE, OWNED, EventType, Kind, State
 from holdfast.lifecycle.times import SECOND
@@ -390,10 +391,31 @@ def _unserved(look: Look, workers: list[WorkerStatus]) -> list[Reason]:
     capable = [one for one in live if job.needs <= one.capabilities]
     if not capable:
         return [_incapable(job, live)]
-    if job.kind is Kind.FUNCTION and not any(job.task in one.tasks for one in capable):
-        names = tuple(one.name for one in capable[:SHOWN])
-        return [TaskUnknown(queue=job.queue, task=job.task, workers=names)]
-    return []
+    if any(_has_task(one, job) for one in capable):
+        return []
+    names = tuple(one.name for one in capable[:SHOWN])
+    versions = {
+        version
+        for one in capable
+        for task, _, version in (offered.rpartition("@") for offered in one.tasks)
+        if task == job.task
+    }
+    return [
+        TaskUnknown(
+            queue=job.queue,
+            task=job.task,
+            version=job.task_version,
+            versions=tuple(sorted(versions))[:SHOWN],
+            workers=names,
+        )
+    ]
+
+
+def _has_task(worker: WorkerStatus, job: Job) -> bool:
+    """Return whether a worker would claim jobs of this task: one that names no tasks claims any."""
+    if job.kind is not Kind.FUNCTION or not worker.tasks:
+        return True
+    return is_offered(worker.tasks, job.task, job.task_version)
 
 
 def _incapable(job: Job, live: list[WorkerStatus]) -> NoCapableWorker:
@@ -413,7 +435,10 @@ async def _ready(store: Store, look: Look, workers: list[WorkerStatus]) -> Ready
     able = [
         one
         for one in workers
-        if one.is_live(look.now) and job.queue in one.queues and job.needs <= one.capabilities
+        if one.is_live(look.now)
+        and job.queue in one.queues
+        and job.needs <= one.capabilities
+        and _has_task(one, job)
     ]
     counts = [one for one in await store.counts(look.tenant) if one.queue == job.queue]
     return Ready(

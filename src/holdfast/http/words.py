@@ -344,10 +344,12 @@ class SayRelease(Saying, frozen=True, kw_only=True, tag="release"):
     """It is given back, for another worker: it was not begun, or may safely be begun again."""
 
     reason: str = "given back by its worker"
+    unserved: bool = False
+    """The worker does not have the task, or not in the job's version: then it costs nothing."""
 
     def command(self, standing: Standing) -> c.Command:
         """Say it in the words of the law."""
-        return c.Release(actor=standing.actor, reason=self.reason)
+        return c.Release(actor=standing.actor, reason=self.reason, unserved=self.unserved)
 
     def is_told_by(self, event: LoggedEvent) -> bool:
         """Whether it was written before, or turned into a cancel."""

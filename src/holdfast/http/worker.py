@@ -48,11 +48,13 @@ CLAIM_LIMIT = 100
 WAIT_LIMIT_SECONDS = 25.0
 """How long a claim waits at most: less than after what a worker passes for dead."""
 NAMES_LIMIT = 100
+TASKS_LIMIT = 1000
 
 router = APIRouter(prefix="/v1/worker", tags=["worker protocol"])
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Names = Annotated[tuple[Name, ...], Meta(max_length=NAMES_LIMIT)]
+TaskNames = Annotated[tuple[Name, ...], Meta(max_length=TASKS_LIMIT)]
 
 
 class DeclaredTerms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -84,7 +86,8 @@ class Hiring(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     queues: Names | None = None
     """None: those that its token is for, else `default`."""
-    tasks: Names = ()
+    tasks: TaskNames = ()
+    """Each as `name` or `name@version`; what `claim` is given where it names none."""
     terms: Annotated[dict[Name, DeclaredTerms], Meta(max_length=NAMES_LIMIT)] = {}
     """The terms of its tasks, for those who submit them by name. They hold in all queues, so this
     takes a token that is for all of them."""
@@ -114,6 +117,9 @@ class Claiming(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     request_id: Name
     queues: Names | None = None
     """None: those that its token is for, else `default`."""
+    tasks: TaskNames | None = None
+    """The tasks that it has, each as `name` or `name@version`: it gets no other job. None: those
+    that the session was opened with; if it named none, jobs of any task."""
     capabilities: Names = ()
     limit: Annotated[int, Meta(ge=1, le=CLAIM_LIMIT)] = 1
     wait_seconds: Annotated[float, Meta(ge=0, le=WAIT_LIMIT_SECONDS)] = 0.0
@@ -229,6 +235,7 @@ async def open_session(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
             concurrency=said.concurrency,
         )
     )
+    ask.house.session.attendance.opened(name, said.tasks)
     return answer(WorkerSession(session=name, queues=queues), 201)
 
 
@@ -254,6 +261,7 @@ async def claim_jobs(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
         owner=_own(ask, wanted.session),
         queues=_queues(ask, wanted.queues),
         limit=wanted.limit,
+        tasks=await _tasks(ask, wanted),
         tenant=ask.tenant,
         capabilities=frozenset(wanted.capabilities),
     )
@@ -340,6 +348,12 @@ def _queues(ask: Ask, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
             check_not_reserved(check_text(queue, "queue", limit=200), "queue")
         ask.caller.demand_queue(queue)
     return wanted
+
+
+async def _tasks(ask: Ask, wanted: Claiming) -> tuple[str, ...] | None:
+    if wanted.tasks is not None:
+        return wanted.tasks
+    return await ask.house.session.attendance.tasks(wanted.session) or None
 
 
 async def _known(ask: Ask, ids: Sequence[JobId]) -> list[Job | None]:

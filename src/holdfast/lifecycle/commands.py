@@ -183,6 +183,9 @@ class Release(Command, frozen=True, kw_only=True):
     """Give a job back that was not (or may safely be) run again."""
 
     operation = Operation.RELEASE
+    unserved: bool = False
+    """Its owner does not have the task, or not in its version: nothing was run, so this costs
+    nothing however often it happens, and the job is due again after a pause."""
 
 
 class Stall(Command, frozen=True, kw_only=True):

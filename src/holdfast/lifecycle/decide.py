@@ -39,6 +39,7 @@ from holdfast.lifecycle.policy import policy_faults, told_faults
 from holdfast.lifecycle.retry import (
     REASONS,
     STAGES,
+    UNSERVED_PAUSE,
     backoff,
     exhausted,
     loss_costs,
@@ -434,6 +435,8 @@ def _retry(record: Draft, row: Row, command: c.Retry) -> Decision:
 def _release(record: Draft, row: Row, command: c.Release) -> Decision:
     if record.state is State.RUNNING and not record.policy.idempotent:
         return _refuse("not_idempotent", record, "has started and must not be run again")
+    if command.unserved and record.state is State.CLAIMED:
+        return _change(record, row, command, run_at=After(UNSERVED_PAUSE))
     costs = release_costs(record)
     if costs and exhausted(record):
         return _refuse("exhausted", record, "was released too often; dead-letter it")

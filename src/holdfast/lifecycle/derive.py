@@ -53,6 +53,7 @@ def born(event: Event[T]) -> Record[T]:
         job_id=made.job_id,
         kind=made.kind,
         task=made.task,
+        task_version=made.task_version,
         queue=made.queue,
         priority=made.priority,
         needs=made.needs,

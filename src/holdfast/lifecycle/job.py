@@ -46,6 +46,8 @@ class Record(Struct, Generic[T_co], frozen=True, kw_only=True, gc=False):
     job_id: str | None = None
     kind: Kind = Kind.FUNCTION
     task: str = ""
+    task_version: str | None = None
+    """Only a worker that has the task in this version may claim it; None: in any."""
     queue: str = "default"
     priority: Priority = Priority.INTERACTIVE
     needs: frozenset[str] = frozenset()
@@ -120,6 +122,7 @@ class Created(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     job_id: str | None = None
     kind: Kind = Kind.FUNCTION
     task: str = ""
+    task_version: str | None = None
     queue: str = "default"
     priority: Priority = Priority.INTERACTIVE
     needs: frozenset[str] = frozenset()

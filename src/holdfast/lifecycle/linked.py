@@ -40,6 +40,7 @@ def linked(
     """
     same: dict[str, Any] = {
         "task": record.task,
+        "task_version": record.task_version,
         "tenant": record.tenant,
         "kind": record.kind,
         "queue": record.queue,

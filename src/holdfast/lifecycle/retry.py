@@ -50,6 +50,11 @@ def exhausted(record: Record[T]) -> bool:
     return record.failures + 1 >= record.policy.max_attempts
 
 
+UNSERVED_PAUSE = 5 * SECOND
+"""How long a job waits that was given back by a worker without its task: without a pause the same
+worker would claim it again at once."""
+
+
 def release_costs(record: Record[T]) -> bool:
     """Whether giving a job back costs a failure: from the 20th time on."""
     return record.releases >= RELEASES_FREE

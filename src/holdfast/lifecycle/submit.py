@@ -46,6 +46,7 @@ from holdfast.lifecycle.policy import (
     told_faults,
 )
 from holdfast.lifecycle.reserved import check_not_reserved, is_reserved
+from holdfast.lifecycle.routes import check_version
 from holdfast.lifecycle.states import (
     Coded,
     EventType,
@@ -70,6 +71,7 @@ class Submission(Struct, frozen=True, kw_only=True):
     body: bytes = b"null"
     tenant: str = "default"
     kind: Kind = Kind.FUNCTION
+    task_version: str | None = None
     queue: str = "default"
     priority: Priority = Priority.INTERACTIVE
     needs: frozenset[str] = frozenset()
@@ -136,6 +138,7 @@ def _is_plain(submission: Submission) -> bool:
         and submission.unique_live is False
         # Else it cannot be looked up, and the checks say what is wrong with it.
         and type(submission.task) is type(submission.queue) is type(submission.tenant) is str
+        and type(submission.task_version) in (str, type(None))
         and type(submission.policy) is Policy
         and type(submission.priority) is Priority
     )
@@ -148,6 +151,7 @@ def _submit_plain(submission: Submission, actor: Actor, internal: bool) -> NewJo
     """
     first = _plain(
         submission.task,
+        submission.task_version,
         submission.queue,
         submission.tenant,
         submission.priority,
@@ -171,6 +175,7 @@ def _submit_plain(submission: Submission, actor: Actor, internal: bool) -> NewJo
 @lru_cache(maxsize=1024, typed=True)
 def _plain(  # noqa: PLR0917  what it is looked up by
     task: str,
+    task_version: str | None,
     queue: str,
     tenant: str,
     priority: Priority,
@@ -181,6 +186,7 @@ def _plain(  # noqa: PLR0917  what it is looked up by
     submission = Submission(
         id=JobId(UUID(int=0)),
         task=task,
+        task_version=task_version,
         queue=queue,
         tenant=tenant,
         priority=priority,
@@ -199,6 +205,7 @@ def _submit(submission: Submission, actor: Actor) -> NewJob:
         job_id=submission.job_id,
         kind=submission.kind,
         task=submission.task,
+        task_version=submission.task_version,
         queue=submission.queue,
         priority=submission.priority,
         needs=submission.needs,
@@ -323,6 +330,7 @@ _TEXTS = (
 _CHECKS: tuple[tuple[str, Any, Callable[[Any, str], object]], ...] = (
     *((name, _ALWAYS, _check_name) for name in ("task", "queue", "tenant")),
     *((name, None, check_text) for name in _TEXTS),
+    ("task_version", None, check_version),
     ("needs", frozenset(), _check_needs),
     ("labels", _ALWAYS, _check_map),
     ("env", _ALWAYS, _check_map),
@@ -347,7 +355,7 @@ _checked = attrgetter(*(name for name, _, _ in _CHECKS))
 
 
 _COMMON = frozenset(
-    {"id", "task", "body", "queue", "tenant", "priority", "policy", "run_at"},
+    {"id", "task", "task_version", "body", "queue", "tenant", "priority", "policy", "run_at"},
 )
 _RARE_FIELDS = tuple(
     field for field in msgspec.structs.fields(Submission) if field.name not in _COMMON

@@ -19,18 +19,19 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, Protocol, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.context import TRACEPARENT, Context, current_context
 from holdfast.durable.messages import Reply, Request
-from holdfast.errors import BadData, HoldfastError, NoSuchTask, UnfitResult, ValidationError
+from holdfast.errors import BadData, HoldfastError, UnfitResult, ValidationError
 from holdfast.flow.finish import after_error, after_shutdown, after_timeout
 from holdfast.identity import mint_request
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.payload import Body
+from holdfast.lifecycle.routes import offer
 from holdfast.lifecycle.states import Link
 from holdfast.lifecycle.terms import corrected_policy, correction_reason
 from holdfast.points import reach
@@ -166,6 +167,9 @@ class Attempts:
 
     async def _run(self, held: Held) -> None:
         """Run one attempt to its end."""
+        if held.task is None:
+            self._end(held, _given_back(held))
+            return
         failed: BaseException | None = None
         try:
             # In a copy of the worker's context, not of the task's: another attempt ran in that
@@ -191,7 +195,8 @@ class Attempts:
 
     async def _attempt(self, held: Held) -> c.Command | None:
         """Check, start and call; tells the command that ends the attempt."""
-        task = held.task or _no_task(held)
+        task = held.task
+        assert task is not None
         if held.record.policy != task.policy:
             await self._correct_terms(held, task)
         undoes = held.record.link_kind is _COMPENSATION
@@ -477,16 +482,18 @@ class _Link(Struct, gc=False):
             self._attempts.soon(what, self._held, *more)
 
 
-def _no_task(held: Held) -> NoReturn:
-    raise NoSuchTask(f"this worker has no task {held.record.task!r}")
-
-
 def _span(held: Held) -> Span:
     """Let the handler be a child of what submitted its job."""
     job, traceparent = held.claimed.job, held.claimed.created.env.get(TRACEPARENT)
     if not is_traced(traceparent):
         return UNTRACED
     return run_span(job.task, traceparent, job.public_id, job.attempt, queue=job.queue)
+
+
+def _given_back(held: Held) -> c.Release:
+    """Give back a job whose task this worker does not have, or not in its version."""
+    wanted = offer(held.record.task, held.record.task_version)
+    return c.Release(actor=held.actor, reason=f"this worker has no task {wanted}", unserved=True)
 
 
 def _packed(task: Task[Any, Any], value: Any) -> Body:

@@ -21,6 +21,21 @@ class Attendance:
         self._store = store
         self._clock = clock
         self._noted: dict[str, float] = {}
+        self._tasks: dict[str, tuple[str, ...]] = {}
+
+    def opened(self, worker: str, tasks: tuple[str, ...]) -> None:
+        """Remember which tasks a session was opened with."""
+        self._tasks[worker] = tasks
+        if len(self._tasks) > NAMES_LIMIT:
+            del self._tasks[next(iter(self._tasks))]
+
+    async def tasks(self, worker: str) -> tuple[str, ...]:
+        """Return which tasks a session was opened with, here or at another server."""
+        if worker not in self._tasks:
+            for one in await self._store.workers(limit=NAMES_LIMIT):
+                if one.name == worker:
+                    self.opened(worker, one.tasks)
+        return self._tasks.get(worker, ())
 
     async def note(self, worker: str) -> bool:
         """Hear of a worker; returns whether it was not known here."""

@@ -31,8 +31,9 @@ from holdfast.flow.redaction import Redact, redacting
 from holdfast.identity import jitter, mint_request, mint_worker
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.family import KIN, awaits_children
-from holdfast.lifecycle.job import Actor, JobId
+from holdfast.lifecycle.job import Actor, Job, JobId
 from holdfast.lifecycle.retry import release_costs
+from holdfast.lifecycle.routes import offer
 from holdfast.lifecycle.states import Cancel, Role
 from holdfast.points import reach
 from holdfast.ports import Announcement, Claimed, ClaimRequest, Store
@@ -110,6 +111,7 @@ class Worker:
         self._store = store
         self._keeper_store = keeper_store
         self._tasks = tasks
+        self._offered: tuple[str, ...] = ()
         self._children = children
         self._queues = tuple(queues)
         self._concurrency = concurrency
@@ -260,7 +262,7 @@ class Worker:
             name=self.name,
             queues=self._queues,
             capabilities=self._capabilities,
-            tasks=tuple(sorted(self._tasks)),
+            tasks=self._offers(),
             host=socket.gethostname(),
             pid=os.getpid(),
             concurrency=self._concurrency,
@@ -373,8 +375,17 @@ class Worker:
             owner=self.name,
             queues=self._queues,
             limit=limit,
+            tasks=self._offers(),
             capabilities=self._capabilities,
         )
+
+    def _offers(self) -> tuple[str, ...]:
+        """Return the tasks that this worker has; an app may register more while it runs."""
+        if len(self._offered) != len(self._tasks):
+            self._offered = tuple(
+                sorted(offer(task.name, task.version) for task in self._tasks.values())
+            )
+        return self._offered
 
     async def _rest(self, seconds: float) -> bool:
         """Wait a while; tells whether the worker is to stop."""
@@ -385,7 +396,7 @@ class Worker:
     def _take(self, claimed: Sequence[Claimed], asked_at: float) -> None:
         self.meters.claimed(len(claimed))
         for one in claimed:
-            held = hold(one, self._actor(one.job.attempt), asked_at, self._tasks.get(one.job.task))
+            held = hold(one, self._actor(one.job.attempt), asked_at, self._task_of(one.job))
             if (older := self._held.get(one.job.id)) is not None:
                 self._let_go_of_older(older, held)
             self._held[one.job.id] = held
@@ -395,6 +406,12 @@ class Worker:
             shortest = min(min(policy.lease, policy.running_lease) for policy in policies)
             self._keeper.attend(shortest / 1e6)
         self._fill()
+
+    def _task_of(self, job: Job) -> Task[Any, Any] | None:
+        """Return the task of a job, if this worker has it in the job's version."""
+        task = self._tasks.get(job.task)
+        fits = task is not None and job.task_version in (None, task.version)
+        return task if fits else None
 
     def _actor(self, attempt: int) -> Actor:
         """Name this worker as the owner of an attempt; most are the first of their job."""

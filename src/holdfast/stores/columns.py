@@ -42,6 +42,7 @@ JOB_COLUMNS = (
     "job_id",
     "kind",
     "task",
+    "task_version",
     "queue",
     "priority",
     "needs",
@@ -119,6 +120,7 @@ class StoredCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     job_id: str | None = None
     kind: str = Kind.FUNCTION.value
     task: str = ""
+    task_version: str | None = None
     queue: str = "default"
     priority: str = Priority.INTERACTIVE.value
     needs: int = 0
@@ -210,6 +212,7 @@ def _created_text(made: Created, held: str | None) -> str:
         job_id=made.job_id,
         kind=made.kind.value,
         task=made.task,
+        task_version=made.task_version,
         queue=made.queue,
         priority=made.priority.value,
         needs=needs_key(made.needs),
@@ -361,6 +364,7 @@ def _claimed_like(made: Created) -> Job:
         job_id=made.job_id,
         kind=made.kind,
         task=made.task,
+        task_version=made.task_version,
         queue=made.queue,
         priority=made.priority,
         needs=made.needs,

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
-from holdfast.lifecycle.policy import content_key, read_policy
+from holdfast.lifecycle.policy import content_key, needs_key_of, read_policy
 from holdfast.lifecycle.seal import SEALED, Switches, must_be_sealed, seal
 from holdfast.lifecycle.states import BEATS, EventType, KeyKind
 from holdfast.ports import KeyRow, LedgerEntry
@@ -64,7 +64,7 @@ def dictionary_problems(rows: Sequence[Sequence[Any]]) -> list[str]:
 
 def _is_as_written(what: str, key: int, body: str, *spans: int | None) -> bool:
     if what == "needs":
-        return key == (content_key(body.encode()) if body != "[]" else 0)
+        return key == (needs_key_of(body.encode()) if body != "[]" else 0)
     if key != content_key(body.encode()):
         return False
     policy = read_policy(body)

@@ -14,6 +14,7 @@ from holdfast.lifecycle.invariants import RULES
 from holdfast.lifecycle.payload import BODY_LIMIT, DIGEST_SIZE, LABELS_LIMIT, TEXT_LIMIT
 from holdfast.lifecycle.policy import ATTEMPTS_LIMIT, DEFAULT_POLICY, SPAN_LIMIT
 from holdfast.lifecycle.reserved import PREFIX
+from holdfast.lifecycle.routes import VERSION_PATTERN
 from holdfast.lifecycle.states import (
     BEATS,
     CLAIMABLE,
@@ -41,6 +42,9 @@ a critical one that has just come, so that nothing starves (A3)."""
 LINEAGE = 2**48
 """How many positions in PostgreSQL's tail a lineage has (`stores/postgres/lineage.py`): more than a
 cluster has transactions in its life."""
+DEFAULT_TENANT = "default"
+FOREIGN = 4
+"""The bit of a lane that is set for every tenant but the default one."""
 
 FROZEN = (
     "state",
@@ -66,6 +70,7 @@ FIXED = (
     "job_id",
     "kind",
     "task",
+    "task_version",
     "queue",
     "priority",
     "needs",
@@ -155,6 +160,28 @@ def claim_order() -> str:
         f"CASE WHEN state IN ({codes(CLAIMABLE)}) AND held_by IS NULL AND quarantined_at IS NULL "
         f"THEN run_at + CASE priority {offsets} END END"
     )
+
+
+def route(alias: str = "") -> str:
+    """Write the task and version that a claim finds a job by; see `lifecycle.routes.route`."""
+    return f"{alias}task || '@' || coalesce({alias}task_version, '')"
+
+
+def postgres_route(alias: str = "") -> str:
+    """Write the route in an order that is the same in every locale."""
+    return f'({route(alias)} COLLATE "C")'
+
+
+def lane(alias: str = "") -> str:
+    """Write the number that joins needs, class and whose tenant's it is: see `stores.ranges`."""
+    foreign = f"CASE WHEN {alias}tenant = '{DEFAULT_TENANT}' THEN 0 ELSE {FOREIGN} END"
+    return f"({alias}needs | {alias}priority | {foreign})"
+
+
+def ageing_of_lane() -> str:
+    """Write the ageing of a lane, as `claim_order` has it."""
+    offsets = " ".join(f"WHEN {klass.code} THEN {offset}" for klass, offset in AGEING.items())
+    return f"CASE lane & 3 {offsets} END"
 
 
 def kept_events() -> list[tuple[EventType, State | None, State]]:
@@ -419,6 +446,13 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "lineage": lambda: str(LINEAGE),
     "postgres.job_checks": lambda: for_postgres(job_checks()),
     "postgres.claim_order": lambda: for_postgres(claim_order()),
+    "postgres.route": postgres_route,
+    "postgres.route.j": lambda: postgres_route("j."),
+    "postgres.lane.j": lambda: lane("j."),
+    "sqlite.route": route,
+    "lane": lane,
+    "ageing_of_lane": ageing_of_lane,
+    "version_pattern": lambda: VERSION_PATTERN,
     "illegal_birth": illegal_birth,
     "illegal_retention": illegal_retention,
     "illegal_terms": illegal_terms,

@@ -1,53 +1,49 @@
-"""The ranges of the claim index that a claim reads: a queue, a set of needs, a class each."""
+"""The ranges of the claim index that a claim reads: one lane of a queue and route each.
+
+A route is a task and its version. A lane is a set of needs, a priority class, and whether the
+tenant is the default one, in one number: the key of the needs is a multiple of eight. A worker
+knows the routes that it serves; which lanes have jobs the index tells.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
-from holdfast.stores.law import AGEING
+from holdfast.lifecycle.job import Job
+from holdfast.lifecycle.policy import needs_key
+from holdfast.lifecycle.routes import route
+from holdfast.stores.law import AGEING, DEFAULT_TENANT, FOREIGN
 
-MOST_RANGES = 192
-"""What one claim statement reads; more are read a window after the other."""
+CLASS, NEEDS = 3, ~7
+"""The bits of a lane that are its class, and those that are its needs."""
+_AGEING = {priority.code: ageing for priority, ageing in AGEING.items()}
 
 
 class Range(NamedTuple):
     """One stretch of the claim index: what is due in it has `claim_order` <= now + ageing."""
 
     queue: str
-    needs: int
-    priority: int
-    ageing: int
+    route: str
+    lane: int
+
+    @property
+    def needs(self) -> int:
+        """The key of the set of needs."""
+        return self.lane & NEEDS
+
+    @property
+    def ageing(self) -> int:
+        """How much later its jobs count as due than they are."""
+        return _AGEING[self.lane & CLASS]
+
+    @property
+    def of_default(self) -> bool:
+        """Whether its jobs are the default tenant's."""
+        return not self.lane & FOREIGN
 
 
-def servable(needs: Mapping[int, frozenset[str]], capabilities: Collection[str]) -> list[int]:
-    """List the keys of the sets of needs that a worker with these capabilities can serve."""
-    offered = frozenset(capabilities)
-    return sorted(key for key, needed in needs.items() if needed <= offered)
-
-
-def ranges(queues: Iterable[str], needs: Iterable[int]) -> list[Range]:
-    """List the ranges of these queues and servable needs, the most urgent class first."""
-    keys = list(needs)
-    return [
-        Range(queue, key, priority.code, ageing)
-        for priority, ageing in AGEING.items()
-        for queue in dict.fromkeys(queues)
-        for key in keys
-    ]
-
-
-def windows(all_ranges: Sequence[Range], turn: int) -> Iterator[list[Range]]:
-    """Give all ranges, as many at a time as a statement reads, the most urgent class first.
-
-    Within a class another one leads in every turn, so that whoever stops when it has enough does
-    not always stop before the same queues.
-    """
-    rotated: list[Range] = []
-    for _, group in groupby(all_ranges, key=lambda one: one.priority):
-        of_class = list(group)
-        start = turn * MOST_RANGES % len(of_class)
-        rotated += of_class[start:] + of_class[:start]
-    for start in range(0, len(rotated), MOST_RANGES):
-        yield rotated[start : start + MOST_RANGES]
+def range_of(job: Job) -> Range:
+    """Return the range that a job is claimed from."""
+    foreign = 0 if job.tenant == DEFAULT_TENANT else FOREIGN
+    lane = needs_key(job.needs) | job.priority.code | foreign
+    return Range(job.queue, route(job.task, job.task_version), lane)

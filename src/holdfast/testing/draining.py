@@ -54,7 +54,7 @@ class Bench(Protocol):
 
     clock: VirtualClock
 
-    def knows(self, task: str) -> bool:
+    def knows(self, job: Job) -> bool:
         """Whether a task is registered here."""
 
     def hire(self, store: Store) -> Hand:
@@ -146,7 +146,7 @@ class Draining(Struct, kw_only=True):
     async def _look(self, foreign: set[JobId]) -> Look:
         """See what has not ended, and set aside what nobody here can run."""
         jobs = [job for job in await live_jobs(self.store) if self._is_ours(job)]
-        strange = {job.id for job in jobs if not self.bench.knows(job.task)}
+        strange = {job.id for job in jobs if not self.bench.knows(job)}
         for job in jobs:
             if job.id in strange - foreign and job.state in CLAIMABLE:
                 await perform(self.store, job.id, c.Hold(actor=_ACTOR, hold=FOREIGN))

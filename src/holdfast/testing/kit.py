@@ -22,7 +22,8 @@ from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.flow.why import why
 from holdfast.jobs import JobHandle
-from holdfast.lifecycle.job import JobId
+from holdfast.lifecycle.job import Job, JobId
+from holdfast.lifecycle.routes import offer
 from holdfast.lifecycle.states import State
 from holdfast.ports import Announcement, Store
 from holdfast.spans import Span, span_micros, span_seconds
@@ -231,9 +232,10 @@ class Kit:
 
     # -- for a drain
 
-    def knows(self, task: str) -> bool:
-        """Whether a task is registered here."""
-        return task in self.app.tasks
+    def knows(self, job: Job) -> bool:
+        """Whether a job's task is registered here, in its version."""
+        task = self.app.tasks.get(job.task)
+        return task is not None and job.task_version in (None, task.version)
 
     def hire(self, store: Store) -> Hand:
         """Give another worker."""
@@ -273,7 +275,9 @@ class Kit:
                 name=NAME,
                 queues=tuple(queues) or ("default",),
                 capabilities=frozenset(needs),
-                tasks=tuple(sorted(self.app.tasks)),
+                tasks=tuple(
+                    sorted(offer(one.name, one.version) for one in self.app.tasks.values())
+                ),
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 concurrency=1,

@@ -196,8 +196,29 @@ async def test_no_live_worker_has_the_task(store: Store) -> None:
     job, name = await served(store, task="unheard-of")
     answer, reason = await ask(store, job, r.TaskUnknown)
 
-    assert (reason.task, reason.workers) == ("unheard-of", (name,))
-    assert f"has the task 'unheard-of' (asked: {name})" in answer.text
+    assert (reason.task, reason.version, reason.workers) == ("unheard-of", None, (name,))
+    assert "has task 'unheard-of': start one whose app registers it" in answer.text
+    assert f"live workers of the queue: {name}" in answer.text
+
+
+async def test_no_live_worker_has_the_version_of_the_task(store: Store) -> None:
+    job = await submit(store, queue=fresh("queue"), task="charge", task_version="1")
+    for tasks in (("charge@2", "other@1"), ("charge@3",), ("charge",)):
+        await worker(store, queues=(job.queue,), tasks=tasks)
+    answer, reason = await ask(store, job, r.TaskUnknown)
+
+    assert (reason.task, reason.version, reason.versions) == ("charge", "1", ("2", "3"))
+    assert "has task 'charge' version '1' (there is version 2, 3)" in answer.text
+
+    await worker(store, queues=(job.queue,), tasks=("charge@1",))
+    await ask(store, job, r.Ready)
+
+
+async def test_a_job_without_a_version_is_for_every_version_of_its_task(store: Store) -> None:
+    job = await submit(store, queue=fresh("queue"), task="charge")
+    await worker(store, queues=(job.queue,), tasks=("charge@2",))
+
+    await ask(store, job, r.Ready)
 
 
 async def test_a_command_needs_no_registered_task(store: Store) -> None:

@@ -64,6 +64,26 @@ class ForgetsClaimRequests(Wrapped):
         return await self.inner.claim(replace(request, request_id=fresh("anew")))
 
 
+class GivesWorkersTasksThatTheyDoNotHave(Wrapped):
+    caught_by = (
+        "test_a_worker_claims_only_jobs_of_tasks_that_it_has",
+        "test_a_job_with_a_version_is_claimed_by_workers_with_that_version",
+    )
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        return await self.inner.claim(replace(request, tasks=None))
+
+
+class TakesAVersionForTheTask(Wrapped):
+    caught_by = ("test_a_job_with_a_version_is_claimed_by_workers_with_that_version",)
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        names = {one.partition("@")[0] for one in request.tasks or ()}
+        versions = tuple(f"{name}@{number}" for name in names for number in range(4))
+        tasks = None if request.tasks is None else request.tasks + versions
+        return await self.inner.claim(replace(request, tasks=tasks))
+
+
 class RemembersAnEmptyClaim(Wrapped):
     caught_by = ("test_an_empty_claim_is_not_remembered",)
 
@@ -264,6 +284,8 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     RepeatsARequestAsANewEvent,
     TakesAnyRepeatForTheSame,
     ForgetsClaimRequests,
+    GivesWorkersTasksThatTheyDoNotHave,
+    TakesAVersionForTheTask,
     RemembersAnEmptyClaim,
     HandsAClaimToAStranger,
     ClaimsOfAnyTenant,

@@ -41,6 +41,7 @@ def submit_arrays(jobs: Sequence[NewJob]) -> list[Any]:
             record.priority.code,
             record.tenant,
             record.task,
+            record.task_version,
             record.queue,
             event.actor,
             event.reason,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -38,8 +37,6 @@ PLANNED_EACH_TIME = "SET LOCAL plan_cache_mode = force_custom_plan"
 """For a look-up that no one plan fits: which index serves it depends on the values."""
 BY_BLOCKS = "SET LOCAL enable_bitmapscan = on"
 """For what is found by a block range (BRIN): only a bitmap can use one."""
-NEEDS_SECONDS = 1.0
-"""How long a worker may not know a set of needs that another process has just made up."""
 _POLICY, _NEEDS = JOB_COLUMNS.index("policy"), JOB_COLUMNS.index("needs")
 _TYPE, _DATA = EVENT_COLUMNS.index("type"), EVENT_COLUMNS.index("data")
 
@@ -52,7 +49,6 @@ class Base:
         self._connections = connections
         self._sql = blocks(PACKAGE)
         self._seen = Dictionary()
-        self._needs_at = float("-inf")
 
     async def _run(
         self,
@@ -145,25 +141,15 @@ class Base:
         policies = [policy for policy, _ in unknown if policy not in self._seen.policies]
         for key, body in await self._look("policies", policies, on=on):
             self._seen.policies[key] = read_policy(body)
-        if any(needs not in self._seen.needs for _, needs in unknown):
-            await self._learn_needs(on=on)
-
-    async def _learn_needs(self, *, on: Connection | None = None) -> None:
-        for key, body in await self._look("needs", on=on):
+        needs = [needs for _, needs in unknown if needs not in self._seen.needs]
+        for key, body in await self._look("needs", needs, on=on) if needs else ():
             self._seen.needs[key] = frozenset(msgspec.json.decode(body))
-        self._needs_at = asyncio.get_running_loop().time()
 
     async def _look(self, name: str, *args: Any, on: Connection | None) -> list[Any]:
         if on is None:
             return await self._fetch(name, *args)
         rows: list[Any] = await on.fetch(self._sql[name], *args)
         return rows
-
-    async def _known_needs(self) -> dict[int, frozenset[str]]:
-        """The sets of needs in use, at most a second old."""
-        if asyncio.get_running_loop().time() - self._needs_at > NEEDS_SECONDS:
-            await self._learn_needs()
-        return self._seen.needs
 
     def _remembered(self, jobs: Sequence[NewJob]) -> bool:
         """Whether the policies and needs of these jobs are known to be written."""

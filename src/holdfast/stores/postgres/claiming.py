@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -16,9 +15,16 @@ from holdfast.lifecycle.payload import check_text
 from holdfast.ports import Claimed, ClaimRequest
 from holdfast.stores.columns import claimed_job, read_created_text, read_job
 from holdfast.stores.fit import fit
-from holdfast.stores.law import AGEING
+from holdfast.stores.postgres.claim_statements import (
+    claim_fitting,
+    claim_greedily,
+    claim_locked,
+    claim_ranges,
+    heads_of,
+    lock_due,
+)
 from holdfast.stores.postgres.connections import Connection, Connections, await_standby
-from holdfast.stores.postgres.entering import NOWHERE, Cursors
+from holdfast.stores.postgres.entering import Cursors, Wanted, only, searches
 from holdfast.stores.postgres.submitting import DATA_ERRORS, Submitting
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.quarantine import (
@@ -28,127 +34,7 @@ from holdfast.stores.quarantine import (
     UNREADABLE,
     sift,
 )
-from holdfast.stores.ranges import Range, ranges, servable, windows
-from holdfast.stores.text import blocks
-
-PACKAGE = "holdfast.stores.postgres"
-
-
-@cache
-def claim_sql(*, of_tenant: bool = False) -> str:
-    """Write the claim from ranges."""
-    sql = blocks(PACKAGE)
-    picked = sql["claim_ranges"].replace(":due", sql["claim_due"])
-    return sql["claim"].replace(":picked", picked).replace(":range", _range(of_tenant))
-
-
-@cache
-def firsts_sql(*, of_tenant: bool = False) -> str:
-    """Write the question which ranges have a due job."""
-    sql = blocks(PACKAGE)
-    due = sql["claim_due"].replace(":range", _range(of_tenant))
-    # The same ranges as in the claim, which has three parameters before them.
-    for number in range(4, 10):
-        due = due.replace(f"${number}::", f"${number - 3}::")
-    return sql["claim_firsts"].replace(":due", due)
-
-
-def _range(of_tenant: bool) -> str:
-    sql = blocks(PACKAGE)
-    return sql["claim_range"].replace(":whose", sql["claim_whose"] if of_tenant else "")
-
-
-@cache
-def claim_ids_sql() -> str:
-    """Write the claim of rows that are locked already."""
-    sql = blocks(PACKAGE)
-    return sql["claim"].replace(":picked", sql["claim_ids"])
-
-
-def range_arrays(ranges: Sequence[Range], starts: Sequence[int]) -> list[list[Any]]:
-    """Lay out the ranges."""
-    return [
-        [one.queue for one in ranges],
-        [one.needs for one in ranges],
-        [one.priority for one in ranges],
-        [one.ageing for one in ranges],
-        list(starts),
-    ]
-
-
-async def claim_ranges(
-    connection: Connection, request: ClaimRequest, ranges: Sequence[Range], starts: Sequence[int]
-) -> list[Any]:
-    """Claim from ranges in one statement."""
-    rows: list[Any] = await connection.fetch(
-        claim_sql(of_tenant=request.tenant is not None),
-        request.request_id,
-        request.limit,
-        request.owner,
-        *range_arrays(ranges, starts),
-        *_whose(request),
-    )
-    return rows
-
-
-async def claim_fitting(
-    connection: Connection, request: ClaimRequest, ranges: Sequence[Range]
-) -> list[Any]:
-    """Lock a bounded look-ahead of candidates and claim those that fit, in their order."""
-    assert request.capacity is not None
-    sql = blocks(PACKAGE)
-    async with connection.transaction():
-        candidates: list[Any] = []
-        for one in ranges:
-            candidates += await connection.fetch(
-                sql["fitting"],
-                one.queue,
-                one.needs,
-                one.priority,
-                one.ageing,
-                request.lookahead,
-                request.tenant,
-            )
-        candidates.sort(key=lambda row: (row[0], row[1].bytes))
-        nearest = candidates[: request.lookahead]
-        chosen = fit([(row[2], row[3]) for row in nearest], request.capacity, request.limit)
-        if not chosen:
-            return []
-        return await claim_locked(connection, request, [nearest[i][1] for i in chosen])
-
-
-async def claim_greedily(
-    connection: Connection, request: ClaimRequest, heads: Sequence[Range]
-) -> list[Any]:
-    """Claim from whatever range has an unlocked due job, when the merge gave its share to others.
-
-    Locks more than it takes; so it is only asked when a claim came back empty.
-    """
-    sql = blocks(PACKAGE)
-    async with connection.transaction():
-        for one in heads:
-            rows = await connection.fetch(
-                sql["fitting"],
-                one.queue,
-                one.needs,
-                one.priority,
-                one.ageing,
-                request.limit,
-                request.tenant,
-            )
-            if rows:
-                return await claim_locked(connection, request, [row[1] for row in rows])
-    return []
-
-
-async def claim_locked(
-    connection: Connection, request: ClaimRequest, ids: Sequence[UUID]
-) -> list[Any]:
-    """Claim jobs that this transaction has locked."""
-    rows: list[Any] = await connection.fetch(
-        claim_ids_sql(), request.request_id, request.limit, request.owner, list(ids)
-    )
-    return rows
+from holdfast.stores.ranges import Range
 
 
 class _Tried(Exception):
@@ -182,7 +68,6 @@ class Claiming(Submitting):
         """Begin at the beginning of every range."""
         super().__init__(connections, wake)
         self._cursors = Cursors()
-        self._turn = 0
         self._heard = 0
         """The number of the last hint that came before the last claim."""
 
@@ -195,27 +80,24 @@ class Claiming(Submitting):
         check_text(request.owner, "owner", limit=200)
         check_text(request.request_id, "request_id")
         self._heard = self._wake.number
-        needs = servable(await self._known_needs(), request.capabilities)
-        self._turn += 1
-        for wanted in windows(ranges(request.queues, needs), self._turn):
-            rows = await self._claim_some(request, wanted)
-            if rows:
-                jobs = await self._claimed(rows, request.owner)
-                self._learn_cursors(request, jobs)
-                return jobs
-        self._learn_cursors(request, [])
-        return await self._repeated_claim(request) or []
+        rows = await self._claim_some(request)
+        jobs = await self._claimed(rows, request.owner) if rows else []
+        if request.tenant is None:
+            # Of one tenant's jobs nothing follows for where those of all begin.
+            self._cursors.learn(jobs, request.limit)
+        return jobs or await self._repeated_claim(request) or []
 
-    async def _claim_some(self, request: ClaimRequest, wanted: Sequence[Range]) -> list[Any]:
-        """Claim from a window of ranges; nothing if the request took something before."""
+    async def _claim_some(self, request: ClaimRequest) -> list[Any]:
+        """Claim; nothing if the request took something before."""
         of_all = request.tenant is None
-        starts = self._cursors.starts(wanted) if of_all else [NOWHERE] * len(wanted)
+        search = searches(request.queues, request.tasks)
+        wanted = self._cursors.wanted(search) if of_all else Wanted(search=search)
 
         async def work(connection: Connection, tries: int) -> list[Any]:
             if request.capacity is not None:
                 return await claim_fitting(connection, request, wanted)
-            rows = await claim_ranges(connection, request, wanted, starts)
-            heads = [] if rows else await heads_of(connection, request, wanted, starts)
+            rows = await claim_ranges(connection, request, wanted)
+            heads = [] if rows else await heads_of(connection, request, wanted)
             return rows or (await claim_greedily(connection, request, heads) if heads else [])
 
         began = time.monotonic()
@@ -226,21 +108,16 @@ class Claiming(Submitting):
                 return []
             return await self._claim_carefully(request, wanted)
         if of_all:
-            self._cursors.took(starts, time.monotonic() - began, len(rows))
+            self._cursors.took(wanted, time.monotonic() - began, len(rows))
         return rows
 
-    def _learn_cursors(self, request: ClaimRequest, jobs: Sequence[Claimed]) -> None:
-        # Of one tenant's jobs nothing follows for where those of all begin.
-        if request.tenant is None:
-            self._cursors.learn(jobs, request.limit, AGEING)
-
-    async def _claim_carefully(self, request: ClaimRequest, wanted: Sequence[Range]) -> list[Any]:
+    async def _claim_carefully(self, request: ClaimRequest, wanted: Wanted) -> list[Any]:
         """Claim by halves until the damaged rows are found; set them aside, take the others."""
 
         async def work(connection: Connection, tries: int) -> list[Any]:
             async with connection.transaction():
                 good: list[UUID] = []
-                for one in wanted:
+                for one in await heads_of(connection, request, wanted):
                     good += await self._sift_range(connection, request, one, len(good))
                     if len(good) >= request.limit:
                         break
@@ -260,8 +137,7 @@ class Claiming(Submitting):
         while True:
             # As far again as damaged rows are in the way: the mark of some may be refused.
             limit = (request.lookahead if request.capacity else request.limit) + len(known)
-            place = (one.queue, one.needs, one.priority, one.ageing)
-            rows = await connection.fetch(self._sql["fitting"], *place, limit, request.tenant)
+            rows = await lock_due(connection, request, only(one), limit)
             ids = _fitting([row for row in rows if row[1] not in known], request)
             bad = await self._sift(connection, request, ids)
             await self._set_aside(bad, on=connection)
@@ -343,19 +219,3 @@ class Claiming(Submitting):
             body=None if row[4] is None else row[4].encode(),
             correlation_id=row[5],
         )
-
-
-async def heads_of(
-    connection: Connection, request: ClaimRequest, wanted: Sequence[Range], starts: Sequence[int]
-) -> list[Range]:
-    """Tell which ranges have a due job, locked or not."""
-    rows = await connection.fetch(
-        firsts_sql(of_tenant=request.tenant is not None),
-        *range_arrays(wanted, starts),
-        *_whose(request),
-    )
-    return [wanted[row[0] - 1] for row in rows]
-
-
-def _whose(request: ClaimRequest) -> list[str]:
-    return [] if request.tenant is None else [request.tenant]

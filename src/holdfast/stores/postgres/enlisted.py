@@ -94,6 +94,7 @@ def _job(job: NewJob, refers_to: UUID | None) -> dict[str, Any]:
         "refers_to": refers_to,
         "tenant": record.tenant,
         "task": record.task,
+        "task_version": record.task_version,
         "queue": record.queue,
         "state": record.state.code,
         "kind": record.kind.code,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from functools import lru_cache
+from typing import NamedTuple
+
+from msgspec import Struct
 
 from holdfast.lifecycle.job import Job
-from holdfast.lifecycle.policy import needs_key
-from holdfast.lifecycle.states import Priority
+from holdfast.lifecycle.routes import offered_routes
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import Claimed
-from holdfast.stores.ranges import Range
+from holdfast.stores.ranges import Range, range_of
 
 NOWHERE = -(2**62)
 CURSOR_AFTER = 4
@@ -25,62 +27,125 @@ CHEAP_SECONDS, CHEAP_SECONDS_A_JOB = 0.02, 0.0004
 REST = 20
 """How many times as long as a costly claim from the beginning took there is no other."""
 
-ARMS = 10_000
-"""Of how many it is remembered where they are; queues may come and go."""
+ARMS = 500
+"""Of how many ranges it is remembered where jobs were taken from them, the latest: a claim that
+enters late looks at each."""
 
-Arm: TypeAlias = tuple[str, int, int]
+LAST_ROUTE, LAST_LANE = "\U0010ffff", 2**63 - 1
+"""Behind every route, and every lane."""
+
+
+class Search(NamedTuple):
+    """Where a claim looks for ranges in the index: in a queue, between two routes and lanes."""
+
+    queue: str
+    route: str
+    lane: int
+    last_route: str
+    last_lane: int
+
+
+class Wanted(Struct, frozen=True):
+    """The ranges of a claim."""
+
+    search: tuple[Search, ...]
+    """Where to look for ranges; each that is found is entered at its beginning."""
+    known: tuple[tuple[Range, int], ...] = ()
+    """Ranges that need not be looked for, and where to enter each."""
+
+
+def only(one: Range) -> Wanted:
+    """Return one range, entered at its beginning."""
+    return Wanted((), ((one, NOWHERE),))
+
+
+@lru_cache(maxsize=256)
+def searches(queues: tuple[str, ...], tasks: tuple[str, ...] | None) -> tuple[Search, ...]:
+    """Return where the ranges of these tasks are, each as `name` or `name@version`; None: of all.
+
+    One for each route, not one for the queue: so nothing of other tasks is read, dead or alive.
+    """
+    names = dict.fromkeys(queues)
+    if tasks is None:
+        return tuple(Search(queue, "", -1, LAST_ROUTE, LAST_LANE) for queue in names)
+    routes = offered_routes(tasks)
+    return tuple(Search(queue, route, -1, route, LAST_LANE) for queue in names for route in routes)
 
 
 class Cursors:
-    """Tells where to enter each range. Only a hint, which may pass over jobs for a while.
+    """Decides where a claim enters its ranges. Only a hint, which may pass over jobs for a while.
 
-    A range is entered from its beginning, as long as that is cheap. Where it is not, what is due
-    for longer than the slack waits for the next claim from the beginning. A backlog is taken in
-    its order: after some full claims each begins where the last one ended.
+    Ranges are looked for and entered at their beginning, as long as that is cheap. Where it is not,
+    what is due for longer than the slack waits for the next claim from the beginning. A backlog is
+    taken in its order: after some full claims each begins where the last one ended.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin at the beginning."""
         self._full = 0
-        self._at: dict[Arm, int] = {}
+        self._at: dict[Range, int] = {}
         """The latest that was taken by full claims in a row."""
-        self._ever: dict[Arm, int] = {}
+        self._ever: dict[Range, int] = {}
         """The latest that was ever taken."""
         self._clock = clock
         self._rested_at = 0.0
 
-    def starts(self, ranges: Sequence[Range]) -> list[int]:
-        """Tell where to enter these ranges now."""
+    def wanted(self, search: Sequence[Search]) -> Wanted:
+        """Return where to look for ranges, and which ones to enter at a cursor."""
         if self._full >= CURSOR_AFTER:
-            return [self._at.get(one[:3], NOWHERE) for one in ranges]
+            return _entered(search, self._at, 0)
         if self._rests:
-            return [self._ever.get(one[:3], NOWHERE + SLACK) - SLACK for one in ranges]
-        return [NOWHERE] * len(ranges)
+            return _entered(search, self._ever, SLACK)
+        return Wanted(search=tuple(search))
 
     @property
     def _rests(self) -> bool:
         return self._clock() < self._rested_at
 
-    def took(self, starts: Sequence[int], seconds: float, jobs: int) -> None:
-        """Hear how long a claim took that entered there, and how many jobs it brought."""
+    def took(self, wanted: Wanted, seconds: float, jobs: int) -> None:
+        """Learn how long a claim took that entered there, and how many jobs it brought."""
         costly = seconds > CHEAP_SECONDS + CHEAP_SECONDS_A_JOB * jobs
-        if costly and all(start == NOWHERE for start in starts):
+        if costly and not wanted.known:
             self._rested_at = self._clock() + REST * seconds
 
-    def learn(self, jobs: Sequence[Claimed], limit: int, ageing: Mapping[Priority, int]) -> None:
-        """Hear what a claim brought."""
+    def learn(self, jobs: Sequence[Claimed], limit: int) -> None:
+        """Learn what a claim brought."""
         self._full = self._full + 1 if len(jobs) == limit and limit > 1 else 0
         if self._full > CURSOR_AFTER + CURSOR_FOR and not self._rests:
             self._full = 0
         if not self._full:
             self._at.clear()
-        if len(self._ever) > ARMS:
-            self._ever.clear()
         for job, run_at in _latest(jobs):
-            arm = (job.queue, needs_key(job.needs), job.priority.code)
-            order = run_at + ageing[job.priority]
+            arm = range_of(job)
+            order = run_at + arm.ageing
             for latest in (self._at, self._ever) if self._full else (self._ever,):
-                latest[arm] = max(latest.get(arm, NOWHERE), order)
+                # The latest go last, so that the first is the one to forget.
+                latest[arm] = max(latest.pop(arm, NOWHERE), order)
+                if len(latest) > ARMS:
+                    del latest[next(iter(latest))]
+
+
+def _entered(search: Sequence[Search], latest: Mapping[Range, int], slack: int) -> Wanted:
+    """Enter the ranges that jobs were taken from behind these, and look for others between them.
+
+    Only there: so a claim never reads the dead entries of the ranges that it has emptied.
+    """
+    by_queue: dict[str, list[Range]] = {}
+    for arm in sorted(latest):
+        by_queue.setdefault(arm.queue, []).append(arm)
+    gaps: list[Search] = []
+    known: list[Range] = []
+    for one in search:
+        passed = [
+            arm
+            for arm in by_queue.get(one.queue, ())
+            if (one.route, one.lane) < arm[1:] < (one.last_route, one.last_lane)
+        ]
+        known += passed
+        edges = [(one.route, one.lane), *(arm[1:] for arm in passed)]
+        ends = [*edges[1:], (one.last_route, one.last_lane)]
+        gaps += [Search(one.queue, *edge, *end) for edge, end in zip(edges, ends, strict=True)]
+    return Wanted(tuple(gaps), tuple((arm, latest[arm] - slack) for arm in known))
 
 
 def _latest(jobs: Sequence[Claimed]) -> list[tuple[Job, int]]:

@@ -42,13 +42,13 @@ d AS (
 j AS (
     INSERT INTO jobs (id, created_at, updated_at, run_at, deadline_at, needs, policy, rev, cpus,
         memory_mb, step_index, state, kind, priority, key_kinds, link_kind, parent_id, tenant,
-        task, queue, job_id, workflow_id, held_by)
+        task, task_version, queue, job_id, workflow_id, held_by)
     SELECT d.id, now, now, holdfast_time(coalesce(d.run_at, 0), now),
         holdfast_time(d.deadline_at, now), ($17::bigint[])[g], ($18::bigint[])[g], 1,
         ($19::int[])[g], ($20::int[])[g], d.step_index, ($21::smallint[])[g],
         ($22::smallint[])[g], ($23::smallint[])[g], coalesce(d.key_kinds, 0), d.link_kind,
-        d.parent_id, ($24::text[])[g], ($25::text[])[g], ($26::text[])[g], d.job_id,
-        d.workflow_id, d.held_by
+        d.parent_id, ($24::text[])[g], ($25::text[])[g], ($26::text[])[g],
+        ($27::text[])[g], d.job_id, d.workflow_id, d.held_by
     FROM d, clock
 ),
 e AS (
@@ -56,13 +56,13 @@ e AS (
         request_id, reason, correlation_id, data, body, digest)
     SELECT d.id, 1, {{event.job_created}}, ($21::smallint[])[g], now, 0,
         holdfast_time(coalesce(d.run_at, 0), now), holdfast_time(d.deadline_at, now),
-        ($27::text[])[g], d.request_id, ($28::text[])[g], d.correlation_id,
-        coalesce(d.data, ($29::text[])[g]), d.body, d.digest
+        ($28::text[])[g], d.request_id, ($29::text[])[g], d.correlation_id,
+        coalesce(d.data, ($30::text[])[g]), d.body, d.digest
     FROM d, clock
 ),
 n AS (
     INSERT INTO counts
-    SELECT ($24::text[])[g], ($26::text[])[g], ($21::smallint[])[g], count(*) FROM d GROUP BY g
+    SELECT ($24::text[])[g], ($27::text[])[g], ($21::smallint[])[g], count(*) FROM d GROUP BY g
 ):marks
 SELECT now FROM clock
 
@@ -105,49 +105,97 @@ CROSS JOIN LATERAL (
 DELETE FROM keys WHERE id = ANY ($1::uuid[])
 
 -- name: claim_range
--- One range (a queue, a set of needs, a class), in its order, from a cursor up to what is due.
+-- One range (a lane of a queue and route), in its order, from a cursor up to what is due.
 FROM jobs AS j
-WHERE j.queue = r.queue AND j.needs = r.needs AND j.priority = r.priority
-    AND j.claim_order <= (SELECT now FROM clock) + r.ageing AND j.claim_order >= r.start :whose
+WHERE :whose j.queue = r.queue AND {{law.postgres.route.j}} = r.route
+    AND {{law.postgres.lane.j}} = r.lane
+    AND j.claim_order <= (SELECT now FROM clock) + r.ageing AND j.claim_order >= r.start :within
 ORDER BY j.claim_order, j.id
 
 -- name: claim_whose
--- Of one tenant only; left out where any may be taken.
-AND j.tenant = $9::text
+-- Of one tenant only; left out where any may be taken, and for the default one, which has lanes of
+-- its own.
+j.tenant = :tenant::text AND j.tenant <> 'default' AND
+
+-- name: claim_next
+-- The first range behind one, and its first job.
+SELECT {{law.postgres.route.j}} AS route, {{law.postgres.lane.j}} AS lane, j.claim_order AS head,
+    j.id AS head_id
+FROM jobs AS j
+WHERE :whose j.queue = w.queue AND j.claim_order IS NOT NULL
+    AND ({{law.postgres.route.j}}, {{law.postgres.lane.j}}) > (w.route, w.lane)
+    AND ({{law.postgres.route.j}}, {{law.postgres.lane.j}}) < (w.last_route, w.last_lane)
+ORDER BY {{law.postgres.route.j}}, {{law.postgres.lane.j}}, j.claim_order, j.id LIMIT 1
 
 -- name: claim_due
--- The ranges that have a due job; a paused queue's have none. $4 to $8: queue, needs, class,
--- ageing, cursor.
+-- The ranges that have a due job; a paused queue's have none. Two kinds: those found in the index by
+-- jumping from lane to lane, of the queues $4 between ($5, $6) and ($7, $8), each a route and lane;
+-- and those that the caller knows, entered at a cursor: queue $9, route $10, lane $11, cursor $12.
+-- $13: the worker's capabilities; $14: whether it serves the default tenant only.
+found AS (
+    SELECT w.queue, w.last_route, w.last_lane, f.*
+    FROM unnest($4::text[], $5::text[], $6::bigint[], $7::text[], $8::bigint[])
+        AS w(queue, route, lane, last_route, last_lane)
+    CROSS JOIN LATERAL (:next) AS f
+    UNION ALL
+    SELECT w.queue, w.last_route, w.last_lane, f.*
+    FROM found AS w CROSS JOIN LATERAL (:next) AS f
+),
+entered AS MATERIALIZED (
+    SELECT queue, route, lane, {{law.ageing_of_lane}} AS ageing, head, head_id,
+        -4611686018427387904 AS start
+    FROM found
+    WHERE (lane & -8 = 0 OR EXISTS (
+            SELECT 1 FROM needs AS n
+            WHERE n.id = lane & -8 AND n.body::jsonb <@ $13::jsonb OFFSET 0))
+        AND NOT ($14::boolean AND lane & 4 <> 0)
+    UNION ALL
+    SELECT r.queue, r.route, r.lane, r.ageing, first.*, r.start
+    FROM (
+        SELECT *, {{law.ageing_of_lane}} AS ageing
+        FROM unnest($9::text[], $10::text[], $11::bigint[], $12::bigint[])
+            AS r(queue, route, lane, start) OFFSET 0) AS r
+    CROSS JOIN LATERAL (SELECT j.claim_order, j.id :range LIMIT 1) AS first
+),
 due AS MATERIALIZED (
-    SELECT r.* FROM unnest($4::text[], $5::bigint[], $6::smallint[], $7::bigint[], $8::bigint[])
-        WITH ORDINALITY AS r(queue, needs, priority, ageing, start, number)
-    CROSS JOIN LATERAL (SELECT 1 :range LIMIT 1) AS first
-    WHERE NOT EXISTS (SELECT 1 FROM queues WHERE name = r.queue AND paused_at IS NOT NULL)
+    SELECT *, row_number() OVER (ORDER BY head, head_id) AS number FROM entered AS r
+    WHERE head <= (SELECT now FROM clock) + ageing
+        AND NOT EXISTS (SELECT 1 FROM queues WHERE name = r.queue AND paused_at IS NOT NULL)
 )
 
 -- name: claim_firsts
 -- Which ranges have a due job: asked when a claim came back empty, because others held its heads.
-WITH clock AS MATERIALIZED (SELECT holdfast_now() AS now),
+WITH RECURSIVE clock AS MATERIALIZED (SELECT holdfast_now() AS now),
 :due
-SELECT number FROM due ORDER BY number
+SELECT queue, route, lane FROM due ORDER BY number
 
 -- name: claim_ranges
 -- What to claim, from ranges. Where several have due jobs, a merge read without locks says how many
 -- rows of each to lock: PostgreSQL cannot merge locking scans lazily, and would lock every due row.
+-- Nor does it merge the others lazily; so first it is found out where the merge ends at the latest:
+-- there are $2 heads before, or of fewer ranges a sample, a few rows of each, has as many.
 :due,
+near AS MATERIALIZED (SELECT * FROM due ORDER BY number LIMIT $2),
+cut AS MATERIALIZED (
+    SELECT coalesce(CASE WHEN n >= $2 THEN (SELECT max(head) FROM near) WHEN n > 1 THEN (
+        SELECT sample.claim_order FROM near AS r
+        CROSS JOIN LATERAL (SELECT j.claim_order :range LIMIT 1 + 2 * $2 / n) AS sample
+        ORDER BY 1 OFFSET $2 - 1 LIMIT 1) END, 9223372036854775807) AS last, n
+    FROM (SELECT count(*) AS n FROM near) AS c
+),
 merged AS MATERIALIZED (
     SELECT number, count(*) AS n
     FROM (
-        SELECT r.number FROM due AS r
-        CROSS JOIN LATERAL (SELECT j.claim_order, j.id :range LIMIT $2) AS head
+        SELECT r.number FROM near AS r
+        CROSS JOIN LATERAL (SELECT j.claim_order, j.id :cut_range LIMIT $2) AS head
         ORDER BY head.claim_order, head.id LIMIT $2) AS top
     GROUP BY number
 ),
 picked AS MATERIALIZED (
-    SELECT locked.* FROM due AS r
+    SELECT locked.* FROM near AS r
     CROSS JOIN LATERAL (
         SELECT j.ctid AS tid, j.state, j.policy :range
-        LIMIT CASE WHEN (SELECT count(*) FROM due) = 1 THEN $2
+        LIMIT CASE WHEN (SELECT n FROM cut) = 1 THEN $2
             ELSE coalesce((SELECT n FROM merged WHERE merged.number = r.number), 0) END
         FOR UPDATE SKIP LOCKED) AS locked
 )
@@ -162,7 +210,7 @@ picked AS MATERIALIZED (
 -- The one place where SQL restates an edge of the law: queued, retrying, stalled -> claimed.
 -- $1 request, $2 limit, $3 owner, the rest says what to pick. A picked row is locked, so it is where
 -- it was found; one that had just moved there is not seen, and is left for the next claim.
-WITH clock AS MATERIALIZED (
+WITH RECURSIVE clock AS MATERIALIZED (
     SELECT holdfast_now() AS now, value::integer AS epoch FROM meta WHERE key = 'epoch'
 ),
 :picked,
@@ -374,8 +422,8 @@ SELECT {{columns.jobs.j}} FROM jobs AS j WHERE id = $1::uuid FOR UPDATE
 SELECT id, body FROM policies WHERE id = ANY ($1::bigint[])
 
 -- name: needs
--- All sets of needs; they are few.
-SELECT id, body FROM needs
+-- Sets of needs by key.
+SELECT id, body FROM needs WHERE id = ANY ($1::bigint[])
 
 -- name: add_policies
 -- Remember policies: content-addressed, so the first writer's row is everyone's.
@@ -405,13 +453,13 @@ CROSS JOIN LATERAL (
 WHERE c.request_id = $1
 
 -- name: fitting
--- Candidates for a worker with bounded resources: locked, in order, a bounded look-ahead of them.
-SELECT j.claim_order, j.id, j.cpus, j.memory_mb FROM jobs AS j
-WHERE j.queue = $1 AND j.needs = $2 AND j.priority = $3
-    AND j.claim_order <= (SELECT holdfast_now()) + $4
-    AND NOT EXISTS (SELECT 1 FROM queues WHERE name = $1 AND paused_at IS NOT NULL)
-    AND ($6::text IS NULL OR j.tenant = $6)
-ORDER BY j.claim_order, j.id LIMIT $5 FOR UPDATE SKIP LOCKED
+-- Candidates for a worker with bounded resources: locked, of each range a bounded look-ahead.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT holdfast_now() AS now),
+:due
+SELECT locked.* FROM due AS r
+CROSS JOIN LATERAL (
+    SELECT j.claim_order, j.id, j.cpus, j.memory_mb :range
+    LIMIT $12 FOR UPDATE SKIP LOCKED) AS locked
 
 -- name: look_up
 -- Who holds a key.

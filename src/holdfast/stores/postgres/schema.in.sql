@@ -114,6 +114,7 @@ CREATE TABLE jobs (
     parent_id uuid,
     tenant text NOT NULL,
     task text NOT NULL,
+    task_version text,
     queue text NOT NULL,
     job_id text,
     workflow_id text,
@@ -146,8 +147,15 @@ CREATE TABLE jobs (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
 
 -- Half-empty pages and no index on what a finish changes: so a finish is a HOT update.
-CREATE INDEX jobs_claim ON jobs (queue, needs, priority, claim_order, id)
+-- A claim finds a job by its route, the task with its version, and its lane: needs, class and
+-- whether the tenant is the default one. As expressions they cost the row nothing.
+CREATE INDEX jobs_claim ON jobs
+    (queue, {{law.postgres.route}}, {{law.lane}}, claim_order, id)
     WHERE claim_order IS NOT NULL;
+-- For workers of one tenant. The default tenant's jobs have lanes of their own in the other index.
+CREATE INDEX jobs_claim_tenant ON jobs
+    (tenant, queue, {{law.postgres.route}}, {{law.lane}}, claim_order, id)
+    WHERE claim_order IS NOT NULL AND tenant <> 'default';
 CREATE INDEX jobs_wake ON jobs (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX jobs_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX jobs_live_children ON jobs (live_parent_id, id) WHERE live_parent_id IS NOT NULL;
@@ -555,7 +563,7 @@ CREATE FUNCTION holdfast_check_needs(n needs) RETURNS void LANGUAGE plpgsql AS
 $$ DECLARE
     b jsonb := n.body;
 BEGIN
-    IF (n.id = holdfast_content_key(n.body) AND jsonb_typeof(b) = 'array'
+    IF (n.id = holdfast_content_key(n.body) & -8 AND jsonb_typeof(b) = 'array'
         AND jsonb_array_length(b) BETWEEN 1 AND {{law.needs_limit}}
         AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements(b) AS need WHERE
             jsonb_typeof(need) <> 'string' OR length(need #>> '{}') NOT BETWEEN 1 AND 200))
@@ -577,9 +585,9 @@ BEGIN
             SELECT 1 FROM json_each(data::json) WHERE json_typeof(value) = 'number'
             AND value::text !~ '^(0|[1-9][0-9]{0,18})$') THEN 'data'
         WHEN (SELECT coalesce(jsonb_object_agg(key, value), '{}') FROM jsonb_each(b)
-            WHERE key = ANY (ARRAY['policy', 'tenant', 'job_id', 'kind', 'task', 'queue',
-                'priority', 'needs', 'cpus', 'memory_mb', 'parent_id', 'link_kind',
-                'workflow_id', 'step_index', 'key_kinds'])) <> expected THEN 'data'
+            WHERE key = ANY (ARRAY['policy', 'tenant', 'job_id', 'kind', 'task',
+                'task_version', 'queue', 'priority', 'needs', 'cpus', 'memory_mb', 'parent_id',
+                'link_kind', 'workflow_id', 'step_index', 'key_kinds'])) <> expected THEN 'data'
         WHEN EXISTS (
             SELECT 1 FROM jsonb_each(b) WHERE key = ANY (ARRAY['client_job_id', 'dedupe_key',
                 'content', 'context_ptr', 'trace_id', 'held'])
@@ -625,6 +633,7 @@ BEGIN
     LOOP
         IF length(j ->> name) NOT BETWEEN 1 AND {{law.text_limit}} THEN RETURN name; END IF;
     END LOOP;
+    IF j ->> 'task_version' !~ '^{{law.version_pattern}}$' THEN RETURN 'task_version'; END IF;
     -- Who may do more than submit is not known here.
     IF (j ->> 'actor' LIKE 'gateway:_%' AND length(j ->> 'actor') <= {{law.text_limit}})
         IS NOT TRUE THEN RETURN 'actor'; END IF;
@@ -667,7 +676,8 @@ BEGIN
     RETURN holdfast_check_data(j ->> 'data', jsonb_strip_nulls(jsonb_build_object(
         'policy', j -> 'policy', 'tenant', nullif(j ->> 'tenant', 'default'),
         'job_id', j -> 'job_id', 'kind', nullif({{law.postgres.kind_words}}, 'function'),
-        'task', j -> 'task', 'queue', nullif(j ->> 'queue', 'default'),
+        'task', j -> 'task', 'task_version', j -> 'task_version',
+        'queue', nullif(j ->> 'queue', 'default'),
         'priority', nullif({{law.postgres.priority_words}}, 'interactive'),
         'needs', nullif((j ->> 'needs')::bigint, 0), 'cpus', j -> 'cpus',
         'memory_mb', j -> 'memory_mb', 'parent_id', j -> 'parent_id',
@@ -863,9 +873,9 @@ BEGIN
     stamp := holdfast_now();
     WITH d AS MATERIALIZED (
         SELECT * FROM jsonb_to_recordset(asked -> 'jobs') AS d(id uuid, tenant text, task text,
-            queue text, state smallint, kind smallint, priority smallint, needs bigint,
-            policy bigint, cpus integer, memory_mb integer, job_id text, parent_id uuid,
-            link_kind smallint, workflow_id text, step_index integer, key_kinds smallint,
+            task_version text, queue text, state smallint, kind smallint, priority smallint,
+            needs bigint, policy bigint, cpus integer, memory_mb integer, job_id text,
+            parent_id uuid, link_kind smallint, workflow_id text, step_index integer, key_kinds smallint,
             held_by text, run_at bigint, deadline_at bigint, actor text, request_id text,
             reason text, correlation_id text, data text, body text, digest text)
         WHERE NOT refers ? d.id::text AND NOT held ? d.id::text
@@ -873,10 +883,10 @@ BEGIN
     j AS (
         INSERT INTO jobs (id, created_at, updated_at, run_at, deadline_at, needs, policy, rev, cpus,
             memory_mb, step_index, state, kind, priority, key_kinds, link_kind, parent_id, tenant,
-            task, queue, job_id, workflow_id, held_by)
+            task, task_version, queue, job_id, workflow_id, held_by)
         SELECT id, stamp, stamp, holdfast_time(run_at, stamp), holdfast_time(deadline_at, stamp),
             needs, policy, 1, cpus, memory_mb, step_index, state, kind, priority, key_kinds,
-            link_kind, parent_id, tenant, task, queue, job_id, workflow_id, held_by
+            link_kind, parent_id, tenant, task, task_version, queue, job_id, workflow_id, held_by
         FROM d
     ),
     e AS (

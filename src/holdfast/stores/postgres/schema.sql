@@ -117,6 +117,7 @@ CREATE TABLE jobs (
     parent_id uuid,
     tenant text NOT NULL,
     task text NOT NULL,
+    task_version text,
     queue text NOT NULL,
     job_id text,
     workflow_id text,
@@ -172,8 +173,15 @@ CREATE TABLE jobs (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
 
 -- Half-empty pages and no index on what a finish changes: so a finish is a HOT update.
-CREATE INDEX jobs_claim ON jobs (queue, needs, priority, claim_order, id)
+-- A claim finds a job by its route, the task with its version, and its lane: needs, class and
+-- whether the tenant is the default one. As expressions they cost the row nothing.
+CREATE INDEX jobs_claim ON jobs
+    (queue, (task || '@' || coalesce(task_version, '') COLLATE "C"), (needs | priority | CASE WHEN tenant = 'default' THEN 0 ELSE 4 END), claim_order, id)
     WHERE claim_order IS NOT NULL;
+-- For workers of one tenant. The default tenant's jobs have lanes of their own in the other index.
+CREATE INDEX jobs_claim_tenant ON jobs
+    (tenant, queue, (task || '@' || coalesce(task_version, '') COLLATE "C"), (needs | priority | CASE WHEN tenant = 'default' THEN 0 ELSE 4 END), claim_order, id)
+    WHERE claim_order IS NOT NULL AND tenant <> 'default';
 CREATE INDEX jobs_wake ON jobs (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX jobs_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX jobs_live_children ON jobs (live_parent_id, id) WHERE live_parent_id IS NOT NULL;
@@ -231,7 +239,7 @@ CREATE TRIGGER jobs_retention AFTER UPDATE OF retention ON jobs FOR EACH ROW
 CREATE TRIGGER jobs_terms AFTER UPDATE OF policy ON jobs FOR EACH ROW
     WHEN (NEW.policy <> OLD.policy AND OLD.state <> 3)
     EXECUTE FUNCTION holdfast_refuse('a change of terms');
-CREATE TRIGGER jobs_fixed AFTER UPDATE OF id, tenant, job_id, kind, task, queue, priority, needs, cpus, memory_mb, parent_id, link_kind, workflow_id, step_index, key_kinds, deadline_at, created_at ON jobs FOR EACH ROW
+CREATE TRIGGER jobs_fixed AFTER UPDATE OF id, tenant, job_id, kind, task, task_version, queue, priority, needs, cpus, memory_mb, parent_id, link_kind, workflow_id, step_index, key_kinds, deadline_at, created_at ON jobs FOR EACH ROW
     EXECUTE FUNCTION holdfast_refuse('a change of what a submit fixes');
 CREATE TRIGGER jobs_kept AFTER DELETE ON jobs FOR EACH ROW
     WHEN (OLD.retention <> 3)
@@ -613,7 +621,7 @@ CREATE FUNCTION holdfast_check_needs(n needs) RETURNS void LANGUAGE plpgsql AS
 $$ DECLARE
     b jsonb := n.body;
 BEGIN
-    IF (n.id = holdfast_content_key(n.body) AND jsonb_typeof(b) = 'array'
+    IF (n.id = holdfast_content_key(n.body) & -8 AND jsonb_typeof(b) = 'array'
         AND jsonb_array_length(b) BETWEEN 1 AND 100
         AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements(b) AS need WHERE
             jsonb_typeof(need) <> 'string' OR length(need #>> '{}') NOT BETWEEN 1 AND 200))
@@ -635,9 +643,9 @@ BEGIN
             SELECT 1 FROM json_each(data::json) WHERE json_typeof(value) = 'number'
             AND value::text !~ '^(0|[1-9][0-9]{0,18})$') THEN 'data'
         WHEN (SELECT coalesce(jsonb_object_agg(key, value), '{}') FROM jsonb_each(b)
-            WHERE key = ANY (ARRAY['policy', 'tenant', 'job_id', 'kind', 'task', 'queue',
-                'priority', 'needs', 'cpus', 'memory_mb', 'parent_id', 'link_kind',
-                'workflow_id', 'step_index', 'key_kinds'])) <> expected THEN 'data'
+            WHERE key = ANY (ARRAY['policy', 'tenant', 'job_id', 'kind', 'task',
+                'task_version', 'queue', 'priority', 'needs', 'cpus', 'memory_mb', 'parent_id',
+                'link_kind', 'workflow_id', 'step_index', 'key_kinds'])) <> expected THEN 'data'
         WHEN EXISTS (
             SELECT 1 FROM jsonb_each(b) WHERE key = ANY (ARRAY['client_job_id', 'dedupe_key',
                 'content', 'context_ptr', 'trace_id', 'held'])
@@ -683,6 +691,7 @@ BEGIN
     LOOP
         IF length(j ->> name) NOT BETWEEN 1 AND 1000 THEN RETURN name; END IF;
     END LOOP;
+    IF j ->> 'task_version' !~ '^[A-Za-z0-9._+-]{1,64}$' THEN RETURN 'task_version'; END IF;
     -- Who may do more than submit is not known here.
     IF (j ->> 'actor' LIKE 'gateway:_%' AND length(j ->> 'actor') <= 1000)
         IS NOT TRUE THEN RETURN 'actor'; END IF;
@@ -725,7 +734,8 @@ BEGIN
     RETURN holdfast_check_data(j ->> 'data', jsonb_strip_nulls(jsonb_build_object(
         'policy', j -> 'policy', 'tenant', nullif(j ->> 'tenant', 'default'),
         'job_id', j -> 'job_id', 'kind', nullif(CASE kind WHEN 1 THEN 'function' WHEN 2 THEN 'command' WHEN 3 THEN 'agent' WHEN 4 THEN 'bus' END, 'function'),
-        'task', j -> 'task', 'queue', nullif(j ->> 'queue', 'default'),
+        'task', j -> 'task', 'task_version', j -> 'task_version',
+        'queue', nullif(j ->> 'queue', 'default'),
         'priority', nullif(CASE priority WHEN 1 THEN 'critical' WHEN 2 THEN 'interactive' WHEN 3 THEN 'batch' END, 'interactive'),
         'needs', nullif((j ->> 'needs')::bigint, 0), 'cpus', j -> 'cpus',
         'memory_mb', j -> 'memory_mb', 'parent_id', j -> 'parent_id',
@@ -921,9 +931,9 @@ BEGIN
     stamp := holdfast_now();
     WITH d AS MATERIALIZED (
         SELECT * FROM jsonb_to_recordset(asked -> 'jobs') AS d(id uuid, tenant text, task text,
-            queue text, state smallint, kind smallint, priority smallint, needs bigint,
-            policy bigint, cpus integer, memory_mb integer, job_id text, parent_id uuid,
-            link_kind smallint, workflow_id text, step_index integer, key_kinds smallint,
+            task_version text, queue text, state smallint, kind smallint, priority smallint,
+            needs bigint, policy bigint, cpus integer, memory_mb integer, job_id text,
+            parent_id uuid, link_kind smallint, workflow_id text, step_index integer, key_kinds smallint,
             held_by text, run_at bigint, deadline_at bigint, actor text, request_id text,
             reason text, correlation_id text, data text, body text, digest text)
         WHERE NOT refers ? d.id::text AND NOT held ? d.id::text
@@ -931,10 +941,10 @@ BEGIN
     j AS (
         INSERT INTO jobs (id, created_at, updated_at, run_at, deadline_at, needs, policy, rev, cpus,
             memory_mb, step_index, state, kind, priority, key_kinds, link_kind, parent_id, tenant,
-            task, queue, job_id, workflow_id, held_by)
+            task, task_version, queue, job_id, workflow_id, held_by)
         SELECT id, stamp, stamp, holdfast_time(run_at, stamp), holdfast_time(deadline_at, stamp),
             needs, policy, 1, cpus, memory_mb, step_index, state, kind, priority, key_kinds,
-            link_kind, parent_id, tenant, task, queue, job_id, workflow_id, held_by
+            link_kind, parent_id, tenant, task, task_version, queue, job_id, workflow_id, held_by
         FROM d
     ),
     e AS (

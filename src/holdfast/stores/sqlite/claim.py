@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache, partial
 from operator import itemgetter
 from typing import Any
 
 import apsw
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.errors import JobUnreadable, LeaseConflictError, RequestIdReused
@@ -19,7 +17,6 @@ from holdfast.lifecycle.seal import seal
 from holdfast.lifecycle.states import EventType, State
 from holdfast.ports import Claimed, ClaimRequest
 from holdfast.stores.columns import claimed_job, facts_text, read_created_text
-from holdfast.stores.fit import fit
 from holdfast.stores.quarantine import (
     FIRST_EVENT_MISSING,
     MOST_SET_ASIDE,
@@ -28,86 +25,33 @@ from holdfast.stores.quarantine import (
     reason_of,
     unreadable,
 )
-from holdfast.stores.ranges import MOST_RANGES, Range, ranges, servable, windows
+from holdfast.stores.sqlite.pick import pick
 from holdfast.stores.sqlite.rows import Row
-from holdfast.stores.sqlite.session import fragment, job_id
+from holdfast.stores.sqlite.session import job_id
 from holdfast.stores.sqlite.turn import Turn
 
 _CLAIMED = State.CLAIMED.code
 EVER = 2**62
 
 
-class Claims:
-    """What a store remembers from claim to claim: the sets of needs that were ever committed."""
-
-    def __init__(self) -> None:
-        """Know only of "no needs"."""
-        self._needs: dict[int, frozenset[str]] = {}
-        self._position = 0
-
-    def claim(self, turn: Turn, request: ClaimRequest) -> list[Claimed]:
-        """Give up to `limit` due jobs to `owner`."""
-        held = _repeated(turn, request)
-        if held is not None:
-            return held
-        picked = _pick(turn, request, self._ranges(turn, request))
-        return _take(turn, request, picked) if picked else []
-
-    def claim_carefully(self, turn: Turn, request: ClaimRequest) -> list[Claimed]:
-        """Do the same row by row, and set those aside that cannot be read or moved."""
-        held = _repeated(turn, request)
-        if held is not None:
-            return held
-        sieve = Sieve(turn, request)
-        while sieve.goes_on:
-            picked = _pick(turn, sieve.wanted, self._ranges(turn, request))
-            sieve.take(picked)
-        return sieve.entered()
-
-    def _ranges(self, turn: Turn, request: ClaimRequest) -> list[Range]:
-        """List the ranges that this worker can serve and that are not paused."""
-        needs, rows = self._needs, turn.rows("needs", (self._position,))
-        if rows:
-            needs = needs | {key: frozenset(msgspec.json.decode(body)) for _, key, body in rows}
-            # Not before they are there for good: a rollback gives their positions to others.
-            turn.after_commit.append(partial(self._learn, needs, rows[-1][0]))
-        paused = {name for (name,) in turn.rows("paused")}
-        queues = [queue for queue in request.queues if queue not in paused]
-        return ranges(queues, servable(needs, request.capabilities))
-
-    def _learn(self, needs: dict[int, frozenset[str]], position: int) -> None:
-        self._needs, self._position = needs, position
+def claim(turn: Turn, request: ClaimRequest) -> list[Claimed]:
+    """Give up to `limit` due jobs to `owner`."""
+    held = _repeated(turn, request)
+    if held is not None:
+        return held
+    picked = pick(turn, request)
+    return _take(turn, request, picked) if picked else []
 
 
-@cache
-def _pick_sql(arm: str, arms: int) -> str:
-    merged = " UNION ALL ".join([fragment(arm)] * arms)
-    return fragment("claim_ranges", arms=merged)
-
-
-def _pick(turn: Turn, request: ClaimRequest, wanted: Sequence[Range]) -> list[Row]:
-    """Read what is due, in order: as many as are wanted, or as fit within the look-ahead."""
-    if not wanted or request.limit < 1:
-        return []
-    limit = request.limit if request.capacity is None else request.lookahead
-    rows: list[Row] = []
-    for some in windows(wanted, 0):
-        rows += _read(turn, some, limit, request.tenant)
-    if len(wanted) > MOST_RANGES:
-        # Every window was read, so that the order is that of all, however many there are.
-        rows = sorted(rows, key=_ORDER)[:limit]
-    if request.capacity is None:
-        return rows
-    chosen = fit([(row[-2], row[-1]) for row in rows], request.capacity, request.limit)
-    return [rows[i] for i in chosen]
-
-
-def _read(turn: Turn, some: Sequence[Range], limit: int, tenant: str | None) -> list[Row]:
-    arguments: list[Any] = []
-    arm, of_tenant = ("claim_arm", ()) if tenant is None else ("claim_arm_of", (tenant,))
-    for queue, needs, priority, ageing in some:
-        arguments += (queue, needs, priority, turn.now + ageing, *of_tenant)
-    return turn.connection.execute(_pick_sql(arm, len(some)), [*arguments, limit]).fetchall()
+def claim_carefully(turn: Turn, request: ClaimRequest) -> list[Claimed]:
+    """Do the same row by row, and set those aside that cannot be read or moved."""
+    held = _repeated(turn, request)
+    if held is not None:
+        return held
+    sieve = Sieve(turn, request)
+    while sieve.goes_on:
+        sieve.take(pick(turn, sieve.wanted))
+    return sieve.entered()
 
 
 def _take(turn: Turn, request: ClaimRequest, rows: Sequence[Row]) -> list[Claimed]:
@@ -218,8 +162,6 @@ class Sieve:
 
 _COUNTED = itemgetter(8, 15, 16)
 """State, tenant and queue of a picked row."""
-_ORDER = itemgetter(17, 0)
-"""Its place in the order of claims."""
 
 
 def _claimed(turn: Turn, row: Row, owner: str) -> Claimed:

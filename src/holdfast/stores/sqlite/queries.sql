@@ -34,8 +34,8 @@ INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO NOTHING
 -- Insert a decided job. Its first event follows by the statement `event`.
 INSERT INTO jobs (id, created_at, updated_at, run_at, deadline_at, needs, policy, rev, cpus,
     memory_mb, step_index, state, kind, priority, key_kinds, link_kind, parent_id, tenant, task,
-    queue, job_id, workflow_id, held_by)
-VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    task_version, queue, job_id, workflow_id, held_by)
+VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: event
 -- Append an event.
@@ -77,25 +77,72 @@ SELECT {{columns.events}} FROM events WHERE id = ? AND rev = 1
 -- The seal that the next one hangs on.
 SELECT seal FROM events WHERE id = ? ORDER BY rev DESC LIMIT 1
 
+-- name: next_range
+-- The next range in a queue that has jobs, and where its first is: by jumping from lane to lane.
+-- differs from postgres: one jump, so that the caller can go past the routes that it does not serve;
+-- and in two parts, for SQLite would look for the first column of a pair only.
+SELECT * FROM (
+    SELECT route, lane, claim_order, id FROM jobs INDEXED BY jobs_claim
+    WHERE queue = ?1 AND route = ?2 AND lane > ?3 AND claim_order IS NOT NULL
+    ORDER BY lane, claim_order, id LIMIT 1)
+UNION ALL
+SELECT * FROM (
+    SELECT route, lane, claim_order, id FROM jobs INDEXED BY jobs_claim
+    WHERE queue = ?1 AND route > ?2 AND claim_order IS NOT NULL
+    ORDER BY route, lane, claim_order, id LIMIT 1)
+LIMIT 1
+
+-- name: next_range_of
+-- The same, of one tenant, not the default one.
+SELECT * FROM (
+    SELECT route, lane, claim_order, id FROM jobs INDEXED BY jobs_claim_tenant
+    WHERE tenant = ?4 AND tenant <> 'default' AND queue = ?1 AND route = ?2 AND lane > ?3
+        AND claim_order IS NOT NULL
+    ORDER BY lane, claim_order, id LIMIT 1)
+UNION ALL
+SELECT * FROM (
+    SELECT route, lane, claim_order, id FROM jobs INDEXED BY jobs_claim_tenant
+    WHERE tenant = ?4 AND tenant <> 'default' AND queue = ?1 AND route > ?2
+        AND claim_order IS NOT NULL
+    ORDER BY route, lane, claim_order, id LIMIT 1)
+LIMIT 1
+
 -- name: claim_arm
--- One range (a queue, a set of needs, a class) in its order.
-SELECT claim_order, id FROM jobs
-WHERE queue = ? AND needs = ? AND priority = ? AND claim_order <= ?
+-- One range (a lane of a queue and route) in its order.
+SELECT claim_order, id FROM jobs INDEXED BY jobs_claim
+WHERE queue = ? AND route = ? AND lane = ? AND claim_order <= ?
 
 -- name: claim_arm_of
--- The same, of one tenant. The + keeps the planner from looking for jobs by their tenant.
-SELECT claim_order, id FROM jobs
-WHERE queue = ? AND needs = ? AND priority = ? AND claim_order <= ? AND +tenant = ?
+-- The same, of one tenant, not the default one.
+SELECT claim_order, id FROM jobs INDEXED BY jobs_claim_tenant
+WHERE queue = ? AND route = ? AND lane = ? AND claim_order <= ? AND tenant = ?
+    AND tenant <> 'default'
+
+-- name: claim_heads
+-- The first due jobs of one range, up to a place in the order of all.
+:arm ORDER BY claim_order, id LIMIT ?
 
 -- name: claim_ranges
 -- What is due, merged from ranges. differs from postgres: SQLite merges them lazily, and reads few
 -- rows beyond the limit; what a submit fixed comes along from the first event.
-SELECT j.id, e.data, e.body, e.correlation_id, j.rev, j.attempt, j.failures, j.releases, j.state,
-    j.policy, j.run_at, j.deadline_at, j.created_at, j.updated_at, j.signals, j.tenant, j.queue,
-    p.claim_order, j.cpus, j.memory_mb
+:claimable
 FROM (:arms ORDER BY claim_order, id LIMIT ?) AS p
 CROSS JOIN jobs AS j ON j.id = p.id
 LEFT JOIN events AS e ON e.id = p.id AND e.rev = 1
+
+-- name: claim_ids
+-- The same of jobs that are known already.
+WITH p(claim_order, id) AS (VALUES (?, ?))
+:claimable
+FROM p
+CROSS JOIN jobs AS j ON j.id = p.id
+CROSS JOIN events AS e ON e.id = p.id AND e.rev = 1
+
+-- name: claimable
+-- What is read of a job that is to be claimed.
+SELECT j.id, e.data, e.body, e.correlation_id, j.rev, j.attempt, j.failures, j.releases, j.state,
+    j.policy, j.run_at, j.deadline_at, j.created_at, j.updated_at, j.signals, j.tenant, j.queue,
+    p.claim_order, j.cpus, j.memory_mb
 
 -- name: claim
 -- The one place where SQL restates an edge of the law: queued, retrying, stalled -> claimed.
@@ -188,10 +235,6 @@ SELECT id, body FROM policies WHERE id = ?
 -- name: need
 -- A set of needs by key.
 SELECT id, body FROM needs WHERE id = ?
-
--- name: needs
--- Sets of needs that came after a position.
-SELECT position, id, body FROM needs WHERE position > ?
 
 -- name: add_policies
 -- Remember a policy: content-addressed, so the first writer's row is everyone's.

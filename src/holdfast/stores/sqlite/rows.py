@@ -64,6 +64,7 @@ def submit_row(job: Job, id: bytes) -> Row:
         _bytes(job.parent_id),
         job.tenant,
         job.task,
+        job.task_version,
         job.queue,
         job.job_id,
         job.workflow_id,

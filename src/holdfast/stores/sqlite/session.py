@@ -142,6 +142,10 @@ class Session:
             return
         for key, body in self.rows("policy", (policy,)):
             self.seen.policies[key] = read_policy(body)
+        self.learn_needs(needs)
+
+    def learn_needs(self, needs: int) -> None:
+        """Look up a set of needs."""
         for key, body in self.rows("need", (needs,)):
             self.seen.needs[key] = frozenset(msgspec.json.decode(body))
 

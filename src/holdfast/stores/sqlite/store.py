@@ -56,7 +56,7 @@ from holdfast.stores import webhooks
 from holdfast.stores.logs import log_row
 from holdfast.stores.quarantine import REASON_LIMIT
 from holdfast.stores.sqlite import keep, read
-from holdfast.stores.sqlite.claim import Claims
+from holdfast.stores.sqlite.claim import claim, claim_carefully
 from holdfast.stores.sqlite.commit import commit, commit_locked
 from holdfast.stores.sqlite.connections import Place, translate
 from holdfast.stores.sqlite.database import Database, check_not_forked, join, leave
@@ -106,7 +106,6 @@ class SqliteStore:
         self._clock_step: ClockStep | None = None
         self._unnoted = False
         self._tended_at = float("-inf")
-        self._claims = Claims()
         self._recheck = Recheck()
         self._seen_news: dict[frozenset[str], int] = {}
         self._database: Database | None = None
@@ -233,13 +232,13 @@ class SqliteStore:
                 # Whoever waits next looks once more than it has to.
                 self._seen_news.clear()
             self._seen_news[queues] = turn.news
-            return self._claims.claim(turn, request)
+            return claim(turn, request)
 
         try:
             return await self._write(action)
         except (JobUnreadable, LawBroken):
             # One damaged row made the claim fail for all: find it, set it aside, take the others.
-            return await self._write(lambda turn: self._claims.claim_carefully(turn, request))
+            return await self._write(lambda turn: claim_carefully(turn, request))
 
     async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
         """Write each change where its revision still holds."""

@@ -12,6 +12,9 @@ from holdfast.ports import Capacity, Store
 from holdfast.testing.acts import claim, claim_one, claimed_ids, do, job_in, submit_one
 from holdfast.testing.factories import CONTROL, HOUR, MINUTE, owner_of
 
+ORDER = {Priority.CRITICAL: 0, Priority.INTERACTIVE: 5 * MINUTE, Priority.BATCH: 30 * MINUTE}
+"""How much later a job of a class counts as due."""
+
 
 async def one_by_one(store: Store, *queues: str) -> list[JobId]:
     """Claim single jobs until there is none: the order in which they would be worked on."""
@@ -180,6 +183,67 @@ class Choosing:
         assert await claimed_ids(store, capabilities=frozenset({"gpu"})) == [gpu]
         assert await claimed_ids(store, capabilities=frozenset({"ffmpeg"})) == []
         assert await claimed_ids(store, capabilities=able) == [both]
+
+    async def test_a_worker_claims_only_jobs_of_tasks_that_it_has(self, store: Store) -> None:
+        old, new, _ = [(await submit_one(store, task=task)).id for task in ("old", "new", "older")]
+
+        assert await claim(store, tasks=()) == []
+        assert await claim(store, tasks=("ol", "newer", "z")) == []
+        assert await claimed_ids(store, tasks=("old", "never")) == [old]
+        assert await claimed_ids(store, tasks=("new", "old")) == [new]
+        assert len(await claimed_ids(store)) == 1
+
+    async def test_a_job_with_a_version_is_claimed_by_workers_with_that_version(
+        self, store: Store
+    ) -> None:
+        plain, first, second = [
+            (await submit_one(store, task="charge", task_version=version)).id
+            for version in (None, "1", "2")
+        ]
+
+        assert await claim(store, tasks=("charge@3", "charge@11"), limit=0) == []
+        assert await claimed_ids(store, tasks=("charge@1",), limit=1) == [plain]
+        assert await claimed_ids(store, tasks=("charge",)) == []
+        assert await claimed_ids(store, tasks=("charge@3", "other@1")) == []
+        assert await claimed_ids(store, tasks=("charge@2",)) == [second]
+        assert await claimed_ids(store, tasks=("charge@1", "charge@2")) == [first]
+
+    @pytest.mark.req("A3")
+    async def test_many_tasks_are_claimed_in_the_order_of_all(self, store: Store) -> None:
+        now = (await store.clock()).now
+        classes = (Priority.CRITICAL, Priority.INTERACTIVE, Priority.BATCH)
+        jobs = [
+            (
+                await submit_one(
+                    store,
+                    task=f"task-{number % 20}",
+                    priority=classes[number % 3],
+                    run_at=now - number * number % 41 * MINUTE,
+                )
+            ).id
+            for number in range(60)
+        ]
+        for number in range(20):
+            await submit_one(store, task=f"foreign-{number}", run_at=now - HOUR)
+        tasks = tuple(f"task-{number}" for number in range(20))
+        mixed = await claimed_ids(store, tasks=tasks, limit=25)
+        rest: list[JobId] = []
+        while claimed := await claimed_ids(store, tasks=tasks, limit=1):
+            rest += claimed
+
+        assert set(mixed + rest) == set(jobs)
+        found = await store.get(mixed + rest)
+        order = [(ORDER[job.priority] + (job.run_at or 0), job.id) for job in found if job]
+        assert set(order[:25]) == set(sorted(order)[:25])
+        assert order[25:] == sorted(order)[25:]
+
+    async def test_a_worker_of_the_default_tenant_claims_no_others_jobs(self, store: Store) -> None:
+        theirs = await submit_one(store, tenant="theirs")
+        ours = await submit_one(store)
+
+        assert await claimed_ids(store, tenant="default") == [ours.id]
+        assert await claim(store, tenant="default") == []
+        assert await claimed_ids(store, tenant="theirs") == [theirs.id]
 
     async def test_jobs_are_taken_as_long_as_there_is_room(self, store: Store) -> None:
         now = (await store.clock()).now

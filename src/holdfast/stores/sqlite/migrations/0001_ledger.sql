@@ -34,10 +34,8 @@ CREATE TABLE policies (
     lease INTEGER NOT NULL,
     start_timeout INTEGER
 ) STRICT;
--- differs from postgres: `position` tells a claim in one short look whether there are new ones.
 CREATE TABLE needs (
-    position INTEGER PRIMARY KEY,
-    id INTEGER NOT NULL UNIQUE,
+    id INTEGER PRIMARY KEY,
     body TEXT NOT NULL
 ) STRICT;
 INSERT INTO needs (id, body) VALUES (0, '[]');
@@ -76,6 +74,7 @@ CREATE TABLE jobs (
     parent_id BLOB,
     tenant TEXT NOT NULL,
     task TEXT NOT NULL,
+    task_version TEXT,
     queue TEXT NOT NULL,
     job_id TEXT,
     workflow_id TEXT,
@@ -92,6 +91,9 @@ CREATE TABLE jobs (
     -- part of the projection: no event says so.
     quarantined_at INTEGER,
     quarantine TEXT,
+    -- What a claim finds a job by: the task with its version; needs, class and whose tenant's.
+    route TEXT AS (task || '@' || coalesce(task_version, '')) VIRTUAL,
+    lane INTEGER AS (needs | priority | CASE WHEN tenant = 'default' THEN 0 ELSE 4 END) VIRTUAL,
     claim_order INTEGER AS (CASE WHEN (196 >> state & 1) AND held_by IS NULL AND quarantined_at IS NULL THEN run_at + CASE priority WHEN 1 THEN 0 WHEN 2 THEN 300000000 WHEN 3 THEN 1800000000 END END) VIRTUAL,
     -- A running job past its timeout is its owner's to kill; if that fell silent, a lease passes.
     -- min() of a NULL is NULL here, so what is not there counts as the end of time.
@@ -130,8 +132,11 @@ CREATE TABLE jobs (
     CONSTRAINT beats_owned CHECK (beats = 0 OR (24 >> state & 1))
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX jobs_claim ON jobs (queue, needs, priority, claim_order, id)
+CREATE INDEX jobs_claim ON jobs (queue, route, lane, claim_order, id)
     WHERE claim_order IS NOT NULL;
+-- For workers of one tenant. The default tenant's jobs have lanes of their own in the other index.
+CREATE INDEX jobs_claim_tenant ON jobs (tenant, queue, route, lane, claim_order, id)
+    WHERE claim_order IS NOT NULL AND tenant <> 'default';
 CREATE INDEX jobs_wake ON jobs (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX jobs_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX jobs_live_children ON jobs (live_parent_id, id) WHERE live_parent_id IS NOT NULL;
@@ -168,7 +173,7 @@ BEGIN SELECT RAISE(ABORT, 'holdfast: an illegal move refused on jobs'); END;
 CREATE TRIGGER jobs_terms AFTER UPDATE OF policy ON jobs
 WHEN NEW.policy <> OLD.policy AND OLD.state <> 3
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of terms refused on jobs'); END;
-CREATE TRIGGER jobs_fixed AFTER UPDATE OF id, tenant, job_id, kind, task, queue, priority, needs, cpus, memory_mb, parent_id, link_kind, workflow_id, step_index, key_kinds, deadline_at, created_at ON jobs
+CREATE TRIGGER jobs_fixed AFTER UPDATE OF id, tenant, job_id, kind, task, task_version, queue, priority, needs, cpus, memory_mb, parent_id, link_kind, workflow_id, step_index, key_kinds, deadline_at, created_at ON jobs
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of what a submit fixes refused on jobs'); END;
 CREATE TRIGGER jobs_kept AFTER DELETE ON jobs WHEN OLD.retention <> 3
 BEGIN SELECT RAISE(ABORT, 'holdfast: the removal of a job that is not cleaned refused on jobs'); END;

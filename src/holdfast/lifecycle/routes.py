@@ -1,0 +1,69 @@
+"""Routes: which jobs the tasks of a worker stand for.
+
+A worker offers tasks, each as `name` or `name@version`. A job has one route, its task and version.
+A job without a version may go to every worker that has the task; one with a version only to a
+worker that has the task in that version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from holdfast.errors import BadData
+from holdfast.lifecycle.payload import check_text
+
+VERSION_LIMIT = 64
+VERSION_PATTERN = f"[A-Za-z0-9._+-]{{1,{VERSION_LIMIT}}}"
+_VERSION = re.compile(VERSION_PATTERN)
+
+
+def check_task(name: Any, what: str = "the name") -> str:
+    """Check the name of a task that a worker offers: the @ is kept for its version."""
+    check_text(name, what, limit=200)
+    if "@" in name:
+        raise BadData(f"{what} {name!r} must not contain '@'; give the version by version=…")
+    return str(name)
+
+
+def check_version(value: Any, what: str) -> str:
+    """Check the version of a task."""
+    check_text(value, what, limit=VERSION_LIMIT)
+    if _VERSION.fullmatch(value) is None:
+        raise BadData(
+            f"{what} must consist of letters, digits and . _ + -, not {value!r}: "
+            "for example '2' or '2024.1'"
+        )
+    return str(value)
+
+
+def route(task: str, version: str | None) -> str:
+    """Return the route of a job. The schema computes the same for its index."""
+    return f"{task}@{version or ''}"
+
+
+def offer(task: str, version: str | None) -> str:
+    """Return a task as a worker offers it."""
+    return task if version is None else f"{task}@{version}"
+
+
+@lru_cache(maxsize=256)
+def offered_routes(offers: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the routes of the jobs that a worker with these offers may claim, sorted."""
+    routes = set()
+    for one in offers:
+        task, has_version, version = one.rpartition("@")
+        if has_version:
+            routes.add(route(task, version))
+        routes.add(route(task or one, None))
+    return tuple(sorted(routes))
+
+
+def is_offered(offers: Iterable[str], task: str, version: str | None) -> bool:
+    """Return whether a worker with these offers may claim a job of this task and version."""
+    wanted = offer(task, version)
+    return any(
+        one == wanted or (version is None and one.rpartition("@")[0] == task) for one in offers
+    )

@@ -1,0 +1,152 @@
+"""The statements of a claim: how they are put together, and what each is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from holdfast.ports import ClaimRequest
+from holdfast.stores.fit import fit
+from holdfast.stores.law import DEFAULT_TENANT
+from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.postgres.entering import Wanted, only
+from holdfast.stores.ranges import Range
+from holdfast.stores.text import blocks
+
+PACKAGE = "holdfast.stores.postgres"
+
+
+@cache
+def claim_sql(*, of_tenant: bool = False) -> str:
+    """Write the claim from ranges."""
+    sql = blocks(PACKAGE)
+    picked = sql["claim_ranges"].replace(":due", sql["claim_due"])
+    return _filled(sql["claim"].replace(":picked", picked), of_tenant, tenant=15)
+
+
+@cache
+def due_sql(name: str, *, of_tenant: bool = False) -> str:
+    """Write a statement about the ranges that have a due job: `claim_firsts` or `fitting`."""
+    sql = blocks(PACKAGE)
+    due = sql["claim_due"]
+    # The same ranges as in the claim, which has three parameters before them.
+    for number in range(4, 15):
+        due = due.replace(f"${number}::", f"${number - 3}::")
+    text = sql[name].replace(":due", due)
+    return _filled(text, of_tenant, tenant=13 if name == "fitting" else 12)
+
+
+def _filled(text: str, of_tenant: bool, *, tenant: int) -> str:
+    sql = blocks(PACKAGE)
+    up_to_the_cut = sql["claim_range"].replace(
+        ":within", "AND j.claim_order <= (SELECT last FROM cut)"
+    )
+    text = text.replace(":next", sql["claim_next"]).replace(":cut_range", up_to_the_cut)
+    text = text.replace(":range", sql["claim_range"].replace(":within", ""))
+    whose = sql["claim_whose"].replace(":tenant", f"${tenant}") if of_tenant else ""
+    return text.replace(":whose", whose)
+
+
+@cache
+def claim_ids_sql() -> str:
+    """Write the claim of rows that are locked already."""
+    sql = blocks(PACKAGE)
+    return sql["claim"].replace(":picked", sql["claim_ids"])
+
+
+def range_arrays(request: ClaimRequest, wanted: Wanted) -> list[Any]:
+    """Lay out the ranges, and what a worker can serve of those that are found."""
+    return [
+        *([one[i] for one in wanted.search] for i in range(5)),
+        *([one[i] for one, _ in wanted.known] for i in range(3)),
+        [start for _, start in wanted.known],
+        msgspec.json.encode(sorted(request.capabilities)).decode(),
+        request.tenant == DEFAULT_TENANT,
+    ]
+
+
+def _of_tenant(request: ClaimRequest) -> bool:
+    """Return whether one tenant's index is read; the default one's jobs have their own lanes."""
+    return request.tenant not in (None, DEFAULT_TENANT)
+
+
+def _whose(request: ClaimRequest) -> list[str]:
+    return [request.tenant] if request.tenant and _of_tenant(request) else []
+
+
+async def claim_ranges(connection: Connection, request: ClaimRequest, wanted: Wanted) -> list[Any]:
+    """Claim from ranges in one statement."""
+    rows: list[Any] = await connection.fetch(
+        claim_sql(of_tenant=_of_tenant(request)),
+        request.request_id,
+        request.limit,
+        request.owner,
+        *range_arrays(request, wanted),
+        *_whose(request),
+    )
+    return rows
+
+
+async def claim_fitting(connection: Connection, request: ClaimRequest, wanted: Wanted) -> list[Any]:
+    """Lock a bounded look-ahead of candidates and claim those that fit, in their order."""
+    assert request.capacity is not None
+    async with connection.transaction():
+        candidates = await lock_due(connection, request, wanted, request.lookahead)
+        candidates.sort(key=lambda row: (row[0], row[1].bytes))
+        nearest = candidates[: request.lookahead]
+        chosen = fit([(row[2], row[3]) for row in nearest], request.capacity, request.limit)
+        if not chosen:
+            return []
+        return await claim_locked(connection, request, [nearest[i][1] for i in chosen])
+
+
+async def claim_greedily(
+    connection: Connection, request: ClaimRequest, heads: Sequence[Range]
+) -> list[Any]:
+    """Claim from whatever range has an unlocked due job, when the merge gave its share to others.
+
+    Locks more than it takes; so it is only asked when a claim came back empty.
+    """
+    async with connection.transaction():
+        for one in heads:
+            rows = await lock_due(connection, request, only(one), request.limit)
+            if rows:
+                return await claim_locked(connection, request, [row[1] for row in rows])
+    return []
+
+
+async def lock_due(
+    connection: Connection, request: ClaimRequest, wanted: Wanted, limit: int
+) -> list[Any]:
+    """Lock up to a number of due jobs of each range that others have not locked."""
+    rows: list[Any] = await connection.fetch(
+        due_sql("fitting", of_tenant=_of_tenant(request)),
+        *range_arrays(request, wanted),
+        limit,
+        *_whose(request),
+    )
+    return rows
+
+
+async def claim_locked(
+    connection: Connection, request: ClaimRequest, ids: Sequence[UUID]
+) -> list[Any]:
+    """Claim jobs that this transaction has locked."""
+    rows: list[Any] = await connection.fetch(
+        claim_ids_sql(), request.request_id, request.limit, request.owner, list(ids)
+    )
+    return rows
+
+
+async def heads_of(connection: Connection, request: ClaimRequest, wanted: Wanted) -> list[Range]:
+    """Return the ranges that have a due job, locked or not."""
+    rows = await connection.fetch(
+        due_sql("claim_firsts", of_tenant=_of_tenant(request)),
+        *range_arrays(request, wanted),
+        *_whose(request),
+    )
+    return [Range(*row) for row in rows]

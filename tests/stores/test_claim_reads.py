@@ -1,0 +1,133 @@
+"""What a claim reads: what it can serve, and not what lies beside it, however much that is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from itertools import combinations
+from typing import Any
+
+import apsw
+import asyncpg
+import pytest
+from msgspec.structs import replace
+
+from holdfast.identity import mint_id
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.submit import submit_alike
+from holdfast.ports import ClaimRequest, Store
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing.acts import claim, do
+from holdfast.testing.factories import fresh, new_job, owner_of
+from tests.stores.ledgers import Ledger, make_ledger
+from tests.stores.plans import connected, recorded_postgres
+from tests.stores.raw import POSTGRES, SQLITE
+
+BACKLOG = 3000
+CAPABILITIES = tuple(f"cap{number}" for number in range(8))
+SETS = [frozenset(some) for size in (1, 2, 3) for some in combinations(CAPABILITIES, size)]
+
+
+@pytest.fixture(params=[SQLITE, POSTGRES])
+def ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    """A ledger of its own."""
+    return make_ledger(request, tmp_path_factory)
+
+
+async def submit_many(store: Store, number: int, **wishes: Any) -> None:
+    """Submit jobs that are alike."""
+    first = new_job(**wishes)
+    alike = [submit_alike(first, mint_id(), b"null") for _ in range(number)]
+    for start in range(0, number, 500):
+        await store.submit(alike[start : start + 500])
+
+
+async def of_other_tasks(store: Store) -> None:
+    for number in range(30):
+        await submit_many(store, BACKLOG // 30, task=f"foreign-{number}")
+
+
+async def of_another_version(store: Store) -> None:
+    await submit_many(store, BACKLOG, task="mine", task_version="1")
+
+
+async def of_other_tenants(store: Store) -> None:
+    await submit_many(store, BACKLOG, task="mine", tenant="theirs")
+
+
+async def of_many_needs_elsewhere(store: Store) -> None:
+    await store.submit([new_job(task="mine", queue="elsewhere", needs=one) for one in SETS])
+
+
+async def of_many_needs_and_ended(store: Store) -> None:
+    await store.submit([new_job(task="mine", needs=one) for one in SETS])
+    able = frozenset(CAPABILITIES)
+    while claimed := await claim(store, limit=100, capabilities=able):
+        for one in claimed:
+            job = await do(store, one.job, c.Start(actor=owner_of(one.job)))
+            await do(store, job, c.Complete(actor=owner_of(job), body=b"null"))
+
+
+def wanted(**wishes: Any) -> ClaimRequest:
+    given: dict[str, Any] = {"queues": ("default",), "limit": 10, "owner": "w"}
+    return ClaimRequest(request_id=fresh("claim"), **given | wishes)
+
+
+BESIDE: dict[str, tuple[Callable[[Store], Awaitable[None]], ClaimRequest]] = {
+    "other tasks": (of_other_tasks, wanted(tasks=("mine", "missing"))),
+    "another version": (of_another_version, wanted(tasks=("mine@2",))),
+    "other tenants, of a tenant": (of_other_tenants, wanted(tenant="ours")),
+    "other tenants, of the default one": (of_other_tenants, wanted(tenant="default")),
+    "needs of another queue": (
+        of_many_needs_elsewhere,
+        wanted(capabilities=frozenset(CAPABILITIES)),
+    ),
+    "needs of ended jobs": (of_many_needs_and_ended, wanted(capabilities=frozenset(CAPABILITIES))),
+}
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+async def test_a_claim_reads_nothing_of_the_backlog_that_it_cannot_serve(
+    ledger: Ledger, beside: str
+) -> None:
+    fill, request = BESIDE[beside]
+    async with ledger.store() as store:
+        before = await pages(ledger, store, request)
+        await fill(store)
+    if ledger.engine == POSTGRES:
+        await vacuum(ledger.place)
+    async with ledger.store() as store:
+        after = await pages(ledger, store, request)
+    # A few levels of a tree more, and at most one lane of each of thirty foreign tasks.
+    assert after - before < 120, f"{before} pages, then {after}"
+
+
+async def pages(ledger: Ledger, store: Any, request: ClaimRequest) -> int:
+    """Count the pages that an empty claim looks at, on its own and in the buffers."""
+    if isinstance(store, SqliteStore):
+        start = await page_hits(store)
+        assert await store.claim(replace(request, request_id=fresh("claim"))) == []
+        return await page_hits(store) - start
+    with recorded_postgres() as sent:
+        assert await store.claim(replace(request, request_id=fresh("claim"))) == []
+    connection = await connected(ledger.place)
+    total = 0
+    for statement in sent.values():
+        if "claim_order" in statement.text:
+            asked = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.text}"
+            plan = json.loads(await connection.fetchval(asked, *statement.values))[0]["Plan"]
+            total += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    await connection.close()
+    assert total
+    return total
+
+
+async def page_hits(store: SqliteStore) -> int:
+    counter = apsw.SQLITE_DBSTATUS_CACHE_HIT
+    return await store._write(lambda turn: turn.connection.status(counter)[0])
+
+
+async def vacuum(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute("VACUUM jobs")
+    await connection.close()

@@ -117,6 +117,13 @@ async def _held_and_tried(store: Store) -> Job:
     return await do(store, job, c.Hold(actor=CONTROL, hold="ann"))
 
 
+async def _lost(store: Store) -> Job:
+    """Stalled, because its owner fell silent."""
+    job = await running_job(store, queue=fresh("queue"))
+    assert job.lease_expires_at is not None
+    return await do(store, job, c.Stall(actor=RECONCILER, as_of=job.lease_expires_at))
+
+
 async def _never_run_cancelled(store: Store) -> Job:
     return await do(store, await job_in(store, State.QUEUED), c.Cancel(actor=CONTROL))
 
@@ -178,6 +185,7 @@ _SAMPLES: tuple[Sample, ...] = (
     _held,
     _held_by_one_of_two,
     _held_and_tried,
+    _lost,
     _never_run_cancelled,
     _never_run_timed_out,
     _never_run_dead_lettered,

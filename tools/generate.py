@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from holdfast.stores.text import schema
 from tools.lifecycle_page import lifecycle_page
+from tools.reference_page import reference_page
 
 ROOT = Path(__file__).resolve().parents[1]
 SHOWN_LINES = 40
@@ -24,6 +25,11 @@ Generator: TypeAlias = Callable[[], Mapping[str, str]]
 def lifecycle_docs() -> dict[str, str]:
     """The page about the law."""
     return {"docs/lifecycle.md": lifecycle_page()}
+
+
+def reference_docs() -> dict[str, str]:
+    """The page about what handlers and submitters hold, and about errors."""
+    return {"docs/reference.md": reference_page()}
 
 
 def schemas() -> dict[str, str]:
@@ -40,7 +46,7 @@ _NOTE = """\
 
 """
 
-GENERATORS: tuple[Generator, ...] = (lifecycle_docs, schemas)
+GENERATORS: tuple[Generator, ...] = (lifecycle_docs, reference_docs, schemas)
 
 
 def stale(root: Path, generators: Sequence[Generator] = GENERATORS) -> dict[str, str]:

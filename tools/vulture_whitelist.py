@@ -18,3 +18,7 @@ connection_made  # called by asyncio, as are the next two
 data_received
 connection_lost
 capture_envelope  # called by Sentry
+
+# Called by html.parser.
+_.handle_starttag
+_.handle_endtag

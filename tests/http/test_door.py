@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from holdfast.http.scopes import OF_ALL_TENANTS, SCOPES, Scope, TokenRole
 from holdfast.http.server import ROUTERS
 
-OPEN = {"/healthz", "/readyz"}
+OPEN = {"/healthz", "/readyz", "/docs", "/docs/style.css"}
 Call = Callable[[str | None], httpx.AsyncClient]
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/jobs": {"task": "t"},

@@ -26,6 +26,7 @@ from holdfast.http import (
     letters,
     logs,
     queues,
+    reference,
     stats,
     tokens,
     webhooks,
@@ -64,6 +65,7 @@ ROUTERS = (
     stats.router,
     tokens.router,
     health.router,
+    reference.router,
 )
 
 

@@ -14,6 +14,7 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.states import State
 from holdfast.ports import Committed, Lost, Store
+from holdfast.stores.postgres import connections
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.acts import all_jobs, change, claim, claim_one, running_job, submit_one
 from holdfast.testing.factories import CONTROL, new_job, owner_of
@@ -99,13 +100,15 @@ async def _signal_all(store: Store, jobs: list[Job], number: int) -> None:
 
 
 async def test_a_deadlock_is_survived_and_the_batch_written_whole(
-    postgres_cluster: PostgresCluster, postgres_url: str
+    postgres_cluster: PostgresCluster, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Longer than PostgreSQL takes to look for a circle: else our statement gives way before.
+    monkeypatch.setattr(connections, "LOCK_SECONDS", 10.0)
     # The stranger waits for ever; so it is our statement that PostgreSQL sacrifices. It looks but
     # once, so long after it began to wait: by then the stranger must have closed the circle.
     name = database_of(postgres_url)
     postgres_cluster.sql(f"ALTER DATABASE {name} SET deadlock_timeout = '2s'")
-    async with postgres_store(postgres_url) as store:
+    async with postgres_store(postgres_url, attempt_seconds=30.0) as store:
         first, second = sorted([await running_job(store) for _ in range(2)], key=lambda j: j.id)
         beats = [change(job, c.Heartbeat(actor=owner_of(job))) for job in (first, second)]
         async with locked(postgres_url, second) as raw:

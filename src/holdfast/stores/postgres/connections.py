@@ -223,9 +223,9 @@ class Connections:
         except asyncio.CancelledError:
             abandon(connection)
             raise
-        except PASSING:
+        except PASSING as error:
             # Half-open, confused, in the middle of a statement, or read-only since a failover.
-            self._hosts.distrust(connection)
+            self._hosts.failed(connection, error)
             abandon(connection)
             raise
         finally:

@@ -69,8 +69,14 @@ class Hosts:
                 return connection
         raise errors[0] if len(errors) == 1 else ConnectionError(self._describe(errors))
 
-    def distrust(self, connection: Connection) -> None:
-        """Begin with the next host, unless another than this connection's goes first already."""
+    def failed(self, connection: Connection, error: BaseException) -> None:
+        """Begin with the next host where this one hung or does not write any more.
+
+        Not where a connection was merely cut: if its host is away, the next try learns that at
+        once, and else it is still the one that last worked.
+        """
+        if not isinstance(error, TimeoutError | asyncpg.ReadOnlySQLTransactionError):
+            return
         if self._numbers.get(connection) == self._first:
             self._first = (self._first + 1) % len(self._urls)
 

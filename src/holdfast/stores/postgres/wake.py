@@ -127,14 +127,15 @@ class WakeUp:
                     self._sender = await self._connect({"synchronous_commit": "off"})
                 if await self._somebody_listens():
                     await self._sender.execute(_notices(self._channel, names))
-            except _LOST:
+            except _LOST as error:
                 # A lost hint costs one polling interval.
+                if self._sender is not None and self._hosts is not None:
+                    self._hosts.failed(self._sender, error)
                 self._drop_sender()
                 return
 
     def _drop_sender(self) -> None:
-        if self._sender is not None and self._hosts is not None:
-            self._hosts.distrust(self._sender)
+        if self._sender is not None:
             self._sender.terminate()
             self._sender = None
 
@@ -182,8 +183,8 @@ class WakeUp:
                 await asyncio.sleep(PING_SECONDS)
                 # A half-open connection stays silent for ever; a question finds it out.
                 await connection.execute("SELECT 1")
-        except _LOST:
-            self._hosts.distrust(connection)
+        except _LOST as error:
+            self._hosts.failed(connection, error)
             raise
         finally:
             self._live = False

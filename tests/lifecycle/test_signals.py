@@ -53,7 +53,7 @@ def test_the_signal_that_a_job_is_parked_on_reaches_it_also_when_it_keeps_too_ma
 
 def test_what_holdfast_sends_itself_is_never_refused() -> None:
     life = full()
-    life.do(c.SignalJob(actor=CONTROL, name="holdfast:children"))
+    life.do(c.SignalJob(actor=CONTROL, name="holdfast:children:" + "0," * 200))
 
 
 def test_a_name_that_no_wait_could_have_is_refused() -> None:

@@ -33,7 +33,7 @@ from holdfast.lifecycle.job import (
     Unchanged,
 )
 from holdfast.lifecycle.linked import compensation
-from holdfast.lifecycle.payload import check_text, check_time, digest, sound_body
+from holdfast.lifecycle.payload import TEXT_LIMIT, check_text, check_time, digest, sound_body
 from holdfast.lifecycle.plain import PLAIN
 from holdfast.lifecycle.policy import policy_faults, told_faults
 from holdfast.lifecycle.retry import (
@@ -527,9 +527,10 @@ def _dead_letter(record: Draft, row: Row, command: c.DeadLetter) -> Decision:
 
 
 def _signal(record: Draft, row: Row, command: c.SignalJob) -> Decision:
-    check_text(command.name, "a signal's name", limit=SIGNAL_NAME)
+    own = command.name.startswith(RESERVED)
+    check_text(command.name, "a signal's name", limit=TEXT_LIMIT if own else SIGNAL_NAME)
     # What the job is parked on is consumed in the same commit, and what Holdfast sends is few.
-    kept = record.wait_for != command.name and not command.name.startswith(RESERVED)
+    kept = not own and record.wait_for != command.name
     if kept and len(record.signals) >= PENDING_SIGNALS:
         text = f"has {len(record.signals):,} pending signals; send more once it has consumed some"
         return _refuse("too_many_signals", record, text)

@@ -315,10 +315,10 @@ TABLE: tuple[Row, ...] = (
 SUBMIT_TARGETS = (State.PENDING, State.QUEUED)
 """The two states a job may be born into; everything else comes by `TABLE`."""
 
-REQUESTED = frozenset(event for row in TABLE if _R.CONTROL in row.roles for event in row.events) - {
-    _E.WAIT_COMPLETED
-}
-"""The events that a request from outside leads to: they are found again by its request_id."""
+_BY_CONTROL = frozenset(event for row in TABLE if _R.CONTROL in row.roles for event in row.events)
+REQUESTED = _BY_CONTROL - {_E.WAIT_COMPLETED} | {_E.COMPENSATED}
+"""The events that a request of somebody else than the owner leads to: a repetition is found by its
+request_id."""
 
 STICKY = frozenset({_O.STALL, _O.RETRY, _O.RELEASE, _O.WAIT, _O.LOSE, _O.DEAD_LETTER, _O.TIME_OUT})
 """With a cancel requested these ways out become `cancel` (resolution 11).

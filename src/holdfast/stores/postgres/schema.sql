@@ -279,7 +279,7 @@ CREATE INDEX events_ranges ON events USING brin (at, xid) WITH (pages_per_range 
 CREATE INDEX events_type ON events (type, at) WHERE type > 4;
 -- What a request from outside led to: a repetition is found without reading the job's history.
 CREATE INDEX events_request ON events (id, request_id)
-    WHERE (type) = ANY ('{9,10,11,22,23,24,27,30,31}'::smallint[]) AND request_id IS NOT NULL;
+    WHERE (type) = ANY ('{9,10,11,22,23,24,27,29,30,31}'::smallint[]) AND request_id IS NOT NULL;
 CREATE INDEX events_correlation ON events (correlation_id, id) WHERE correlation_id IS NOT NULL;
 
 CREATE TRIGGER events_fixed AFTER UPDATE OF xid, id, rev, type, from_state, to_state, at, attempt, beats, lease_expires_at, run_at, deadline_at, version, actor, request_id, reason, correlation_id, data, digest ON events FOR EACH ROW

@@ -250,7 +250,7 @@ CREATE TABLE events (
 CREATE INDEX events_type ON events (type, at);
 -- What a request from outside led to: a repetition is found without reading the job's history.
 CREATE INDEX events_request ON events (id, request_id)
-    WHERE (3384806912 >> type & 1) AND request_id IS NOT NULL;
+    WHERE (3921677824 >> type & 1) AND request_id IS NOT NULL;
 CREATE INDEX events_correlation ON events (correlation_id, id) WHERE correlation_id IS NOT NULL;
 
 CREATE TRIGGER events_fixed AFTER UPDATE OF position, id, rev, type, from_state, to_state, at, attempt, beats, lease_expires_at, run_at, deadline_at, version, actor, request_id, reason, correlation_id, data, digest ON events

@@ -27,7 +27,7 @@ from holdfast.testing.acts import (
     running_job,
     submit_one,
 )
-from holdfast.testing.factories import CONTROL, job_ids, new_job, owner_of
+from holdfast.testing.factories import CONTROL, RECONCILER, job_ids, new_job, owner_of
 
 
 async def found(store: Store, **filters: Any) -> list[JobId]:
@@ -120,6 +120,10 @@ class Reading:
             EventType.SIGNAL_RECEIVED: (away, c.SignalJob(actor=actor, name="go", request_id="r")),
             EventType.REDRIVEN: (State.DEAD_LETTERED, c.Redriven(actor=actor, request_id="r")),
             EventType.DISCARDED: (State.DEAD_LETTERED, c.Discarded(actor=actor, request_id="r")),
+            EventType.COMPENSATED: (
+                State.FAILED,
+                c.Compensated(actor=RECONCILER, request_id="r"),
+            ),
         }
         state, command = asked[type_]
         job = await job_in(store, state)

@@ -29,7 +29,7 @@ async def test_sync_and_async_handlers_answer_from_another_process(given: World)
 
 
 async def test_the_context_works_in_the_process(given: World) -> None:
-    told = await given.run("everything", given.context(ends_at=time.monotonic() + 60))
+    told = await given.run("everything", given.context(attempt=2, ends_at=time.monotonic() + 60))
 
     assert 0 < told.pop("time_left") <= 60
     assert told == {
@@ -63,7 +63,7 @@ async def test_what_the_process_logs_goes_through_the_workers_logging(
     assert (job.getMessage(), job.levelno) == ("from the job 7", logging.INFO)
     assert {name: vars(job)[name] for name in ("job_id", "attempt", "amount")} == {
         "job_id": "j-1",
-        "attempt": 2,
+        "attempt": 1,
         "amount": 3,
     }
     assert (job.funcName, job.process != os.getpid()) == ("log", True)

@@ -58,7 +58,7 @@ class World:
         facts = JobFacts(
             id="j-1", task="t", queue="q", tenant="", created_at=0, labels={"colour": "red"}
         )
-        return Context(facts, self.link, **{"attempt": 2, "epoch": 3, **given})
+        return Context(facts, self.link, **{"attempt": 1, "epoch": 3, **given})
 
     async def run(self, task: str, ctx: Context | None = None, **arguments: Any) -> Any:
         body = encode_body(arguments)

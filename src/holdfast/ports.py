@@ -473,6 +473,15 @@ class Jobs(Protocol):
         event whose body reaches so many bytes. The bodies behind that one are not read.
         """
 
+    async def latest_events(
+        self, id: JobId, types: Sequence[EventType], *, limit: int = 100
+    ) -> list[LoggedEvent]:
+        """Read one job's newest events of these types, newest first.
+
+        Never heartbeats, and of progress only what carries facts: a handler's reports of how far
+        it is may be thousands, and bury the rest.
+        """
+
     async def request_event(self, id: JobId, request_id: str) -> LoggedEvent | None:
         """Read the first event that a submit or a request from outside led to, and no other.
 
@@ -531,15 +540,6 @@ class Store(Jobs, Protocol):
 
     async def find(self, query: Query) -> Page:
         """List jobs by the projection."""
-
-    async def latest_events(
-        self, id: JobId, types: Sequence[EventType], *, limit: int = 100
-    ) -> list[LoggedEvent]:
-        """Read one job's newest events of these types, newest first.
-
-        Never heartbeats, and of progress only what carries facts: a handler's reports of how far
-        it is may be thousands, and bury the rest.
-        """
 
     async def last_progress(self, id: JobId) -> LoggedEvent | None:
         """Read the newest report of how far one job is; None if it has made none."""

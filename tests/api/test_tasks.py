@@ -129,7 +129,7 @@ def test_a_lease_whose_renewals_cannot_keep_up_is_refused(
         ({"cancel_grace": -1}, "cancel_grace must be"),
         ({"queue": ""}, "queue must not be empty"),
         ({"name": "x" * 201}, "the limit is 200"),
-        ({"retrys": 3}, "no option 'retrys'; there are name, queue"),
+        ({"retrys": 3}, "no option 'retrys'; there are name, version, queue"),
     ],
 )
 def test_a_bad_option_is_named_at_registration(

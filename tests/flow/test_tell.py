@@ -15,12 +15,12 @@ from holdfast.lifecycle.job import Actor, Job, NewJob
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import LIVE, TERMINAL, Role, State
 from holdfast.ports import Query, Store, SubmitOutcome, Webhook
-from holdfast.testing.acts import do, job_in
-from holdfast.testing.factories import CONTROL, JANITOR, new_webhook
+from holdfast.testing.acts import claim_one, do, job_in
+from holdfast.testing.factories import CONTROL, JANITOR, new_webhook, owner_of
 from holdfast.webhooks import WantedWebhook, WebhookDesk
 
 ACTOR = Actor(Role.GATEWAY, "postman")
-ROUTE = Route(task="tell", queue="mail", policy=Policy(max_attempts=7))
+ROUTE = Route(task="holdfast.tell", queue="holdfast.mail", policy=Policy(max_attempts=7))
 
 
 async def told(store: Any, **wishes: Any) -> Told:
@@ -169,7 +169,12 @@ async def test_once_nobody_is_left_to_tell_the_cursor_moves_all_the_same(
 
 async def test_the_end_of_a_message_is_told_to_nobody(either_store: Store) -> None:
     await hook(either_store)
-    await job_in(either_store, State.SUCCEEDED, task=ROUTE.task)
+    await job_in(either_store, State.SUCCEEDED)
+    assert (await told(either_store)).messages == 1
+    message = (await claim_one(either_store, ROUTE.queue)).job
+    owner = owner_of(message)
+    message = await do(either_store, message, c.Start(actor=owner))
+    await do(either_store, message, c.Complete(actor=owner))
     assert (await told(either_store)).messages == 0
 
 

@@ -24,7 +24,7 @@ def pay_out(app: Holdfast) -> Task[[int], str]:
 
 
 async def test_a_signal_wakes_it(pay_out: Task[[int], str], kit: Kit) -> None:
-    """From Python, or `holdfast signal JOB approved '{"by": "ann"}'`."""
+    """From Python, or `holdfast signal JOB approved --payload '{"by": "ann"}'`."""
     job = await pay_out.submit(100)
     await kit.drain()
     assert (await job.refresh()).state == "waiting"

@@ -160,7 +160,7 @@ async def test_the_command_sweeps_once_and_says_what_it_did(store: Store, tmp_pa
         text=True,
         check=True,
     )
-    nothing = {"cleaned": 0, "erased": 0, "heartbeats": 0, "failed": {}}
+    nothing = {"cleaned": 0, "erased": 0, "heartbeats": 0, "failed": {}, "purged": 0}
     assert json.loads(done.stdout) == {"written": {"job_stalled": 1}, "lost": 0, **nothing}
 
 

@@ -24,7 +24,8 @@ async def missing(
         when = datetime.fromtimestamp(found.at // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         text = f"job {asked} was purged at {when}: the term of its record was over"
         return JobPurged(text, job_id=str(asked))
-    return NoSuchJob(f"no job {asked}", job_id=str(asked))
+    of_tenant = "" if tenant is None else f" of tenant {tenant!r}"
+    return NoSuchJob(f"no job {asked}{of_tenant}", job_id=str(asked))
 
 
 def _as_id(asked: str | UUID) -> JobId | None:

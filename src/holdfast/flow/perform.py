@@ -24,6 +24,8 @@ from holdfast.lifecycle.decide import Decision, decide
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, Refusal, Unchanged
 from holdfast.lifecycle.linked import with_correlation
 from holdfast.lifecycle.rebase import REBASES, rebase, same_request
+from holdfast.lifecycle.states import EventType
+from holdfast.lifecycle.transitions import REQUESTED, TABLE
 from holdfast.ports import Committed, Jobs, Lost, Rejected
 
 Choose: TypeAlias = Callable[[Job], Command | Refusal]
@@ -77,6 +79,12 @@ class _Wish:
     @property
     def request_id(self) -> str | None:
         return self._command.request_id
+
+    @property
+    def events(self) -> frozenset[EventType]:
+        """The types of event that its operation leads to."""
+        operation = self._command.operation
+        return frozenset(type for row in TABLE if row.operation is operation for type in row.events)
 
     def is_told_by(self, event: LoggedEvent, job: Job) -> bool:
         """Whether an event written under its request_id is what it asks for."""
@@ -143,7 +151,7 @@ async def _repeated(store: Jobs, job: Job, wish: _Wish) -> Job | None:
     """
     if wish.request_id is None:
         return None
-    event = await store.request_event(job.id, wish.request_id)
+    event = await _event_of(store, job, wish)
     if event is None:
         return None
     if not wish.is_told_by(event, job):
@@ -153,6 +161,19 @@ async def _repeated(store: Jobs, job: Job, wish: _Wish) -> Job | None:
             job_id=job.public_id,
         )
     return await _read(store, job.id)
+
+
+async def _event_of(store: Jobs, job: Job, wish: _Wish) -> LoggedEvent | None:
+    """Find the event that was written under the wish's request_id.
+
+    The index knows requests from outside. An owner or a scheduler repeats itself soon, so that its
+    event is among the newest of its types.
+    """
+    event = await store.request_event(job.id, wish.request_id or "")
+    if event is not None or wish.events <= REQUESTED:
+        return event
+    newest = await store.latest_events(job.id, sorted(wish.events))
+    return next((one for one in newest if one.request_id == wish.request_id), None)
 
 
 def check_revision(job: Job, expected_rev: int | None) -> None:

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from holdfast.errors import HoldfastError, StoreBroken, StoreError, StoreFull, StoreUnavailable
 from holdfast.identity import mint_request
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
+from holdfast.lifecycle.states import EventType
 from holdfast.ports import DecideLocked, Outcome, Store, SubmitOutcome
 from holdfast.services.key_waits import KeyWaits, is_busy
 
@@ -360,6 +361,12 @@ class Together:
     ) -> list[LoggedEvent]:
         """Read one job's events after a revision."""
         return await self._store.events(id, after=after, limit=limit, max_bytes=max_bytes)
+
+    async def latest_events(
+        self, id: JobId, types: Sequence[EventType], *, limit: int = 100
+    ) -> list[LoggedEvent]:
+        """Read one job's newest events of these types."""
+        return await self._store.latest_events(id, types, limit=limit)
 
     async def request_event(self, id: JobId, request_id: str) -> LoggedEvent | None:
         """Read the event of a job that was written under a request_id."""

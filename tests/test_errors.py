@@ -47,6 +47,7 @@ CODES = {
     "CannotServe": "cannot_serve",
     "BadTask": "bad_task",
     "NoSuchTask": "no_such_task",
+    "TooManyNames": "too_many_names",
     "BadConnection": "bad_connection",
     "BadTransaction": "bad_transaction",
     "NotCommitted": "not_committed",

@@ -258,6 +258,12 @@ class Overloaded(HoldfastError):
     code = "overloaded"
 
 
+class TooManyNames(HoldfastError):
+    """A submit that would give a tenant more queues or sets of needs than it may have."""
+
+    code = "too_many_names"
+
+
 class StoreError(HoldfastError):
     """The database could not do it. What was acknowledged before is safe."""
 

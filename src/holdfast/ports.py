@@ -47,6 +47,19 @@ class SubmitRefused(Struct, frozen=True, kw_only=True):
 SubmitOutcome: TypeAlias = Submitted | SubmitRefused
 
 
+class Limits(Struct, frozen=True, kw_only=True):
+    """How many names the jobs of one tenant may have, those of ended ones that are kept included.
+
+    A submit that brings one more is refused with `too_many_names`. Others are not refused for what
+    a tenant has already: a limit that was lowered keeps what there is.
+    """
+
+    queues: int = 1000
+    """Names of queues."""
+    needs: int = 100
+    """Sets of needs."""
+
+
 class Capacity(Struct, frozen=True):
     """What a worker has left for jobs that ask for it."""
 
@@ -616,6 +629,18 @@ class Store(Jobs, Protocol):
 
     async def fold_counts(self) -> None:
         """Fold the summaries' deltas; any number of sweeps may do so at once."""
+
+    async def limits(self) -> Limits:
+        """Read how many names a tenant's jobs may have."""
+
+    async def set_limits(self, limits: Limits) -> None:
+        """Set it, for all processes; another one may take a second to notice."""
+
+    async def forget_unused(self) -> int:
+        """Forget sets of needs that no job has any more; return how many.
+
+        Not one that was named within the last hour: its job may be on its way.
+        """
 
     async def pause(
         self, queue: str, *, actor: str, reason: str | None = None, request_id: str | None = None

@@ -164,7 +164,7 @@ DIFFERENT_BLOCKS = {
     },
     "postgres writes what a batch has of heartbeats in the same statement": {"commit_beats"},
     "postgres reads by arrays of keys": {"policies", "needs"},
-    "sqlite keeps the clock in Python, and epoch and sealing in one read": {"meta", "set_meta"},
+    "sqlite keeps the clock in Python, and epoch and sealing in one read": {"meta"},
     "postgres has its clock, epoch and sealing in the server": {
         "bump_epoch", "sealing_on", "sealing_off", "sealing_log", "set_sealing_log",
         "read_meta",
@@ -180,6 +180,11 @@ DIFFERENT_BLOCKS = {
     "the tail of postgres goes up to the oldest open transaction": {"tail_bounds"},
     "positions in the tail of postgres are of a cluster": {"begin_lineage"},
     "the tail of sqlite ends with the last event": {"tail_end"},
+    "postgres forgets queues without jobs by folding": {"forget_counts"},
+    "sqlite reads all of meta at once": {"limits"},
+    "postgres reads all names of a tenant at once": {
+        "tenant_names", "tenant_queues", "tenant_needs",
+    },
     "summaries of postgres are deltas": {"fold_counts"},
     "only postgres has a standby to wait for": {"await_standby"},
     "only postgres has transactions beside each other that hold keys": {"key_holders"},

@@ -19,6 +19,8 @@ async def empty_ledger(url: str) -> None:
         await connection.execute("; ".join(row[0] for row in tables))
         await connection.execute("DELETE FROM needs WHERE id <> 0")
         await connection.execute("UPDATE meta SET value = '1' WHERE key = 'epoch'")
-        await connection.execute("DELETE FROM meta WHERE key = 'sealing_log'")
+        await connection.execute(
+            "DELETE FROM meta WHERE key IN ('sealing_log', 'queues_per_tenant', 'needs_per_tenant')"
+        )
     finally:
         await connection.close()

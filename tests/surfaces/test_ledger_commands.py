@@ -201,3 +201,14 @@ def test_a_file_that_is_no_database_is_said(tmp_path: Path) -> None:
     assert outcome.exit_code == STORE_FAILED
     assert "store_broken" in outcome.output
     assert place.read_text().startswith("this is not a database")
+
+
+def test_limits_of_tenants_are_shown_and_set(filled: tuple[str, list[JobId]]) -> None:
+    url = filled[0]
+    assert run("limits", "--url", url).stdout == (
+        "queues per tenant: 1,000\nsets of needs per tenant: 100\n"
+    )
+    told = run("limits", "--queues", "5000", "--json", "--url", url).stdout
+    assert json.loads(told) == {"queues": 5000, "needs": 100}
+    assert "5,000" in run("limits", "--url", url).stdout
+    assert run("limits", "--needs", "0", "--url", url).exit_code == 2

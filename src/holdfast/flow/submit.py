@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.errors import BadData, HoldfastError, KeyBusy, KeyConflict, RequestIdReused
+from holdfast.errors import (
+    BadData,
+    HoldfastError,
+    KeyBusy,
+    KeyConflict,
+    RequestIdReused,
+    TooManyNames,
+)
 from holdfast.lifecycle.job import Actor
 from holdfast.lifecycle.submit import Submission
 from holdfast.lifecycle.submit import submit as decide_submit
@@ -25,6 +32,8 @@ def refused_submit(refusal: SubmitRefused) -> HoldfastError:
             return KeyConflict(refusal.message, job_id=holder)
         case KeyBusy.code:
             return KeyBusy(refusal.message)
+        case TooManyNames.code:
+            return TooManyNames(refusal.message)
         case "request_id_reused":
             return RequestIdReused(refusal.message, job_id=holder)
         case _:

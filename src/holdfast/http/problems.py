@@ -69,6 +69,10 @@ VERDICTS: tuple[tuple[type[e.HoldfastError], Verdict], ...] = (
         Verdict(409, "The lease is lost", "stop this attempt, and write nothing more for it"),
     ),
     (
+        e.TooManyNames,
+        Verdict(409, "Too many names", "use a queue or needs that the tenant has already"),
+    ),
+    (
         e.ReservedName,
         Verdict(422, "Reserved name", "choose a name that does not begin with `holdfast.`"),
     ),

@@ -27,6 +27,8 @@ TICK_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 15.0
 PULSE_SECONDS = 60.0
 """How long it may show no life: its longest pause, and a store that takes long to say no."""
+FORGET_EVERY = 300
+"""Sweeps after which it is looked for names that no job has any more."""
 FOLD_EVERY = 30
 """Sweeps between two foldings of the summaries."""
 
@@ -110,6 +112,8 @@ class Reconciler:
         await self._tend()
         if self.health.sweeps % FOLD_EVERY == 0:
             await self._store.fold_counts()
+        if self.health.sweeps % FORGET_EVERY == 1:
+            await self._store.forget_unused()
         self._meters.swept(report)
         if self._on_sweep is not None:
             self._on_sweep(report)

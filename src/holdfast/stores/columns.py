@@ -35,6 +35,7 @@ from holdfast.lifecycle.states import (
     State,
 )
 from holdfast.ports import Claimed
+from holdfast.stores.tenant_limits import KnownNames
 
 JOB_COLUMNS = (
     "id",
@@ -172,6 +173,7 @@ class Dictionary:
         self.policies: dict[int, Policy] = KnownPolicies()
         self.needs: dict[int, frozenset[str]] = {0: frozenset()}
         self.created: dict[str, tuple[Created, Job]] = {}
+        self.names = KnownNames()
 
     def missing(self, policy: int, needs: int) -> bool:
         """Whether a row names something not seen yet."""

@@ -30,6 +30,7 @@ from holdfast.lifecycle.states import (
 from holdfast.lifecycle.submit import NEEDS_LIMIT
 from holdfast.lifecycle.times import HORIZON, LAST_INSTANT, SECOND
 from holdfast.lifecycle.transitions import REQUESTED, SUBMIT_TARGETS, legal_events, moves, paths
+from holdfast.ports import Limits
 
 AGEING = {
     Priority.CRITICAL: 0,
@@ -452,6 +453,8 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "sqlite.route": route,
     "lane": lane,
     "ageing_of_lane": ageing_of_lane,
+    "queues_per_tenant": lambda: str(Limits().queues),
+    "needs_per_tenant": lambda: str(Limits().needs),
     "version_pattern": lambda: VERSION_PATTERN,
     "illegal_birth": illegal_birth,
     "illegal_retention": illegal_retention,

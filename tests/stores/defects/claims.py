@@ -14,6 +14,7 @@ from holdfast.ports import (
     Claimed,
     ClaimRequest,
     Committed,
+    Limits,
     Lost,
     Outcome,
 )
@@ -82,6 +83,19 @@ class TakesAVersionForTheTask(Wrapped):
         versions = tuple(f"{name}@{number}" for name in names for number in range(4))
         tasks = None if request.tasks is None else request.tasks + versions
         return await self.inner.claim(replace(request, tasks=tasks))
+
+
+class TakesLimitsForAdvice(Wrapped):
+    caught_by = (
+        "test_a_tenant_gets_no_more_queues_than_it_may_have",
+        "test_a_tenant_gets_no_more_sets_of_needs_than_it_may_have",
+    )
+
+    async def set_limits(self, limits: Limits) -> None:
+        self._limits = limits
+
+    async def limits(self) -> Limits:
+        return self._limits
 
 
 class RemembersAnEmptyClaim(Wrapped):
@@ -286,6 +300,7 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     ForgetsClaimRequests,
     GivesWorkersTasksThatTheyDoNotHave,
     TakesAVersionForTheTask,
+    TakesLimitsForAdvice,
     RemembersAnEmptyClaim,
     HandsAClaimToAStranger,
     ClaimsOfAnyTenant,

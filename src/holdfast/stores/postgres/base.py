@@ -26,6 +26,7 @@ from holdfast.stores.columns import (
     read_event,
     read_job,
 )
+from holdfast.stores.needs_written import Written
 from holdfast.stores.postgres.connections import Connection, Connections
 from holdfast.stores.postgres.pool import Lane
 from holdfast.stores.quarantine import UNREADABLE, all_of, sift
@@ -49,6 +50,7 @@ class Base:
         self._connections = connections
         self._sql = blocks(PACKAGE)
         self._seen = Dictionary()
+        self._needs_written = Written()
 
     async def _run(
         self,
@@ -155,7 +157,7 @@ class Base:
         """Whether the policies and needs of these jobs are known to be written."""
         return all(
             policy_key(job.record.policy) in self._seen.policies
-            and (not job.record.needs or needs_key(job.record.needs) in self._seen.needs)
+            and (not job.record.needs or self._needs_written.is_fresh(needs_key(job.record.needs)))
             for job in jobs
         )
 
@@ -178,11 +180,12 @@ class Base:
             )
             self._seen.policies.update(new)
         needs = {needs_key(job.needs): job.needs for job in jobs if job.needs}
-        fresh = {key: value for key, value in needs.items() if key not in self._seen.needs}
+        fresh = {k: value for k, value in needs.items() if not self._needs_written.is_fresh(k)}
         if fresh:
             texts = [needs_text(value).decode() for value in fresh.values()]
             await self._fetch("add_needs", list(fresh), texts)
             self._seen.needs.update(fresh)
+            self._needs_written.note(fresh)
 
 
 def _id_of(row: Sequence[Any]) -> JobId:

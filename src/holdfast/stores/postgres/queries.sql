@@ -432,9 +432,35 @@ SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::b
 ON CONFLICT DO NOTHING
 
 -- name: add_needs
--- Remember sets of needs.
-INSERT INTO needs (id, body) SELECT * FROM unnest($1::bigint[], $2::text[])
-ON CONFLICT DO NOTHING
+-- Remember sets of needs, or that they were named again.
+INSERT INTO needs AS n (id, body, used_at)
+SELECT d.id, d.body, holdfast_now() FROM unnest($1::bigint[], $2::text[]) AS d(id, body)
+ON CONFLICT (id) DO UPDATE SET used_at = excluded.used_at
+WHERE n.used_at < excluded.used_at - 600000000
+
+-- name: forget_needs
+-- Forget sets of needs that no job has, and that nobody named within the last hour.
+DELETE FROM needs AS n
+WHERE n.id <> 0 AND n.used_at < holdfast_now() - 3600000000
+    AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.needs = n.id AND j.needs <> 0 OFFSET 0)
+RETURNING 1
+
+-- name: tenant_names
+-- The queues and the sets of needs that a tenant's jobs have, and what was set of the limits.
+SELECT 'queue', queue FROM (SELECT DISTINCT queue FROM counts WHERE tenant = $1) AS q
+UNION ALL
+SELECT 'needs', n.id::text FROM needs AS n WHERE EXISTS (
+    SELECT 1 FROM jobs AS j WHERE j.needs = n.id AND j.needs <> 0 AND j.tenant = $1 OFFSET 0)
+UNION ALL
+SELECT key, value FROM meta WHERE key = ANY ($2::text[])
+
+-- name: limits
+-- What was set of the limits of tenants.
+SELECT key, value FROM meta WHERE key = ANY ($1::text[])
+
+-- name: set_meta
+-- Set something of the whole ledger.
+INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value
 
 -- name: claim_of
 -- What a claim request took, with how it stands now.

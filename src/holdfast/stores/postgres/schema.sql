@@ -77,11 +77,13 @@ CREATE TABLE policies (
     running_lease bigint NOT NULL,
     start_timeout bigint
 );
+-- A set of needs that no job has is forgotten some time after it was last named.
 CREATE TABLE needs (
     id bigint PRIMARY KEY,
-    body text NOT NULL
+    body text NOT NULL,
+    used_at bigint NOT NULL DEFAULT 0
 );
-INSERT INTO needs VALUES (0, '[]');
+INSERT INTO needs (id, body) VALUES (0, '[]');
 
 CREATE TABLE jobs (
     id uuid PRIMARY KEY,
@@ -182,6 +184,8 @@ CREATE INDEX jobs_claim ON jobs
 CREATE INDEX jobs_claim_tenant ON jobs
     (tenant, queue, (task || '@' || coalesce(task_version, '') COLLATE "C"), (needs | priority | CASE WHEN tenant = 'default' THEN 0 ELSE 4 END), claim_order, id)
     WHERE claim_order IS NOT NULL AND tenant <> 'default';
+-- Which tenants have jobs with which needs, for limits and to forget what nobody needs.
+CREATE INDEX jobs_needs ON jobs (needs, tenant) WHERE needs <> 0;
 CREATE INDEX jobs_wake ON jobs (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX jobs_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX jobs_live_children ON jobs (live_parent_id, id) WHERE live_parent_id IS NOT NULL;
@@ -631,6 +635,9 @@ BEGIN
     END IF;
 END $$;
 
+CREATE FUNCTION holdfast_limit(name text, usual integer) RETURNS integer LANGUAGE sql STABLE AS
+$$ SELECT coalesce((SELECT value::integer FROM meta WHERE key = name), usual) $$;
+
 -- What is wrong with the data of a first event, which says the same as the columns and some more.
 CREATE FUNCTION holdfast_check_data(data text, expected jsonb, held_by text) RETURNS text
 LANGUAGE plpgsql AS
@@ -786,6 +793,32 @@ BEGIN
     IF FOUND THEN
         PERFORM holdfast_refuse_submit('the keys are not those of the jobs', 'check_violation');
     END IF;
+    SELECT d.tenant, d.queue INTO wrong
+    FROM jsonb_to_recordset(asked -> 'jobs') AS d(tenant text, queue text)
+    WHERE NOT EXISTS (
+            SELECT 1 FROM counts AS c WHERE c.tenant = d.tenant AND c.queue = d.queue)
+        AND (SELECT count(DISTINCT queue) FROM counts AS c WHERE c.tenant = d.tenant)
+            >= holdfast_limit('queues_per_tenant', 1000)
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM holdfast_refuse_submit(format('too_many_names: tenant %s may have no queue %s '
+            'beside those that it has', wrong.tenant, wrong.queue), 'configuration_limit_exceeded');
+    END IF;
+    SELECT d.tenant, d.needs INTO wrong
+    FROM jsonb_to_recordset(asked -> 'jobs') AS d(tenant text, needs bigint)
+    WHERE d.needs <> 0
+        AND NOT EXISTS (
+            SELECT 1 FROM jobs AS j WHERE j.needs = d.needs AND j.needs <> 0
+                AND j.tenant = d.tenant OFFSET 0)
+        AND (SELECT count(*) FROM needs AS n WHERE EXISTS (
+                SELECT 1 FROM jobs AS j WHERE j.needs = n.id AND j.needs <> 0
+                    AND j.tenant = d.tenant OFFSET 0))
+            >= holdfast_limit('needs_per_tenant', 100)
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM holdfast_refuse_submit(format('too_many_names: tenant %s may have no needs %s '
+            'beside those that it has', wrong.tenant, wrong.needs), 'configuration_limit_exceeded');
+    END IF;
     SELECT d.id, d.policy, d.needs, d.parent_id INTO wrong
     FROM jsonb_to_recordset(asked -> 'jobs')
         AS d(id uuid, tenant text, policy bigint, needs bigint, parent_id uuid)
@@ -825,7 +858,7 @@ BEGIN
     LOOP
         PERFORM holdfast_check_needs(n);
         BEGIN
-            INSERT INTO needs SELECT n.*;
+            INSERT INTO needs (id, body, used_at) VALUES (n.id, n.body, holdfast_now());
         EXCEPTION WHEN unique_violation THEN NULL;
         END;
     END LOOP;

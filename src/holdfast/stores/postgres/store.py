@@ -191,6 +191,10 @@ class PostgresStore(Committing):
         if marks:
             await self._fetch("unmark", [mark.number for mark in marks])
 
+    async def forget_unused(self) -> int:
+        """Forget sets of needs that no job has any more."""
+        return len(await self._fetch("forget_needs"))
+
     async def fold_counts(self) -> None:
         """Fold the summaries' deltas, batch by batch while that leaves far fewer of them."""
         for _ in range(FOLD_ROUNDS):

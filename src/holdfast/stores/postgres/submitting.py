@@ -12,7 +12,7 @@ import asyncpg
 from holdfast.errors import LawBroken, StoreUnavailable
 from holdfast.lifecycle.job import Job, JobId, Key, NewJob
 from holdfast.lifecycle.states import KeyKind, Link
-from holdfast.ports import SubmitOutcome, SubmitRefused, Submitted
+from holdfast.ports import Limits, SubmitOutcome, SubmitRefused, Submitted
 from holdfast.stores.batch import stamp
 from holdfast.stores.postgres.arrays import submit_arrays
 from holdfast.stores.postgres.base import PACKAGE
@@ -22,6 +22,12 @@ from holdfast.stores.postgres.reading import Reading
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.purging import refused_as_purged
 from holdfast.stores.submitting import Existing, Holder, Plan, settle_known
+from holdfast.stores.tenant_limits import (
+    NEEDS_KEY,
+    QUEUES_KEY,
+    read_limits,
+    written_limits,
+)
 from holdfast.stores.text import blocks
 
 Sql: TypeAlias = dict[str, str]
@@ -114,6 +120,11 @@ class Submitting(Reading):
         """Insert decided jobs with their first events and keys."""
         if not jobs:
             return []
+        refused = await self._over_limits(jobs)
+        if refused:
+            within = [job for job in jobs if job.record.id not in refused]
+            taken = iter(await self.submit(within, await_keys=await_keys))
+            return [refused.get(job.record.id) or next(taken) for job in jobs]
         await self.remember(jobs)
         # Once each: a caller that sends again may meet its first try in the same batch.
         # By number: an id's own hash is a Python function.
@@ -125,6 +136,28 @@ class Submitting(Reading):
             return outcomes
         by_id = dict(zip(once, outcomes, strict=True))
         return [by_id[job.record.id.int] for job in jobs]
+
+    async def _over_limits(self, jobs: Sequence[NewJob]) -> dict[JobId, SubmitRefused]:
+        """Tell which would give their tenants more queues or sets of needs than they may have."""
+        known = self._seen.names
+        if not (new := known.new(jobs)):
+            return {}
+        for tenant in known.stale(new):
+            rows = await self._fetch("tenant_names", tenant, [QUEUES_KEY, NEEDS_KEY])
+            queues = {name for kind, name in rows if kind == "queue"}
+            needs = {int(name) for kind, name in rows if kind == "needs"}
+            known.learn(tenant, queues, needs, read_limits(dict(map(tuple, rows))))
+        return known.refused(jobs)
+
+    async def limits(self) -> Limits:
+        """Read how many names a tenant's jobs may have."""
+        rows = await self._fetch("limits", [QUEUES_KEY, NEEDS_KEY])
+        return read_limits(dict(map(tuple, rows)))
+
+    async def set_limits(self, limits: Limits) -> None:
+        """Set how many names a tenant's jobs may have."""
+        for key, value in written_limits(limits):
+            await self._fetch("set_meta", key, value)
 
     async def _submit_some(
         self, jobs: Sequence[NewJob], *, settle: bool = False, alone: bool = False

@@ -311,3 +311,9 @@ def recount(turn: Turn) -> None:
     """Count the summaries anew."""
     turn.connection.execute(SQL["clear_counts"])
     turn.connection.execute(SQL["recount"])
+
+
+def forget_unused(turn: Turn) -> int:
+    """Forget sets of needs that no job has any more, and queues of the summaries without jobs."""
+    turn.write("forget_counts", [()])
+    return turn.write("forget_needs", [(turn.now,)])

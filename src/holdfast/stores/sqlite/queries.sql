@@ -241,8 +241,28 @@ SELECT id, body FROM needs WHERE id = ?
 INSERT INTO policies (id, body, lease, start_timeout) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
 
 -- name: add_needs
--- Remember a set of needs.
-INSERT INTO needs (id, body) VALUES (?, ?) ON CONFLICT DO NOTHING
+-- Remember a set of needs, or that it was named again.
+INSERT INTO needs (id, body, used_at) VALUES (?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET used_at = excluded.used_at
+WHERE used_at < excluded.used_at - 600000000
+
+-- name: forget_needs
+-- Forget sets of needs that no job has, and that nobody named within the last hour.
+DELETE FROM needs WHERE id <> 0 AND used_at < ? - 3600000000
+    AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.needs = needs.id AND jobs.needs <> 0)
+
+-- name: forget_counts
+-- Forget queues of the summaries that have no jobs. differs from postgres: there a fold does so.
+DELETE FROM counts WHERE jobs = 0
+
+-- name: tenant_queues
+-- The queues that a tenant has jobs in.
+SELECT DISTINCT queue FROM counts WHERE tenant = ? AND jobs <> 0
+
+-- name: tenant_needs
+-- The sets of needs that jobs of a tenant have.
+SELECT id FROM needs WHERE EXISTS (
+    SELECT 1 FROM jobs WHERE jobs.needs = needs.id AND jobs.needs <> 0 AND jobs.tenant = ?)
 
 -- name: look_up
 -- Who holds a key.

@@ -34,9 +34,11 @@ CREATE TABLE policies (
     lease INTEGER NOT NULL,
     start_timeout INTEGER
 ) STRICT;
+-- A set of needs that no job has is forgotten some time after it was last named.
 CREATE TABLE needs (
     id INTEGER PRIMARY KEY,
-    body TEXT NOT NULL
+    body TEXT NOT NULL,
+    used_at INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 INSERT INTO needs (id, body) VALUES (0, '[]');
 
@@ -113,7 +115,9 @@ CREATE INDEX jobs_claim ON jobs (queue, route, lane, claim_order, id)
     WHERE claim_order IS NOT NULL;
 -- For workers of one tenant. The default tenant's jobs have lanes of their own in the other index.
 CREATE INDEX jobs_claim_tenant ON jobs (tenant, queue, route, lane, claim_order, id)
-    WHERE claim_order IS NOT NULL AND tenant <> 'default';
+    WHERE tenant <> 'default' AND claim_order IS NOT NULL;
+-- Which tenants have jobs with which needs, for limits and to forget what nobody needs.
+CREATE INDEX jobs_needs ON jobs (needs, tenant) WHERE needs <> 0;
 CREATE INDEX jobs_wake ON jobs (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX jobs_parent ON jobs (parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX jobs_live_children ON jobs (live_parent_id, id) WHERE live_parent_id IS NOT NULL;

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.policy import read_policy
 from holdfast.lifecycle.states import EventType
+from holdfast.ports import Limits
 from holdfast.stores.columns import (
     EVENT_COLUMNS,
     JOB_COLUMNS,
@@ -23,6 +24,7 @@ from holdfast.stores.columns import (
     read_job,
 )
 from holdfast.stores.quarantine import UNREADABLE, all_of, sift
+from holdfast.stores.tenant_limits import read_limits
 from holdfast.stores.text import blocks
 
 R = TypeVar("R")
@@ -109,6 +111,10 @@ class Session:
     def meta(self) -> dict[str, str]:
         """Read the epoch and whether events are sealed."""
         return {key: value for key, value in self.rows("meta")}  # noqa: C416  rows of two
+
+    def limits(self) -> Limits:
+        """Read how many names a tenant's jobs may have."""
+        return read_limits(self.meta())
 
     def get(self, id: bytes) -> Job | None:
         """Read one job row."""

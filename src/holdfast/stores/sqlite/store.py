@@ -32,6 +32,7 @@ from holdfast.ports import (
     EventQuery,
     KeyRow,
     LedgerEntry,
+    Limits,
     LogEntry,
     LogLine,
     Mark,
@@ -66,6 +67,7 @@ from holdfast.stores.sqlite.session import Session
 from holdfast.stores.sqlite.submit import submit
 from holdfast.stores.sqlite.turn import Turn
 from holdfast.stores.task_terms import ALL_TENANTS, terms_row
+from holdfast.stores.tenant_limits import written_limits
 from holdfast.stores.tokens import NEWEST, check_actor, check_id, token_row
 from holdfast.stores.versions import Recheck
 from holdfast.stores.webhooks import check_webhook_id, check_webhook_key, webhook_row
@@ -365,6 +367,19 @@ class SqliteStore:
     async def counts(self, tenant: str | None = None) -> list[Count]:
         """Tell how many jobs are in which state."""
         return await self._read(lambda session: read.counts(session, tenant))
+
+    async def limits(self) -> Limits:
+        """Read how many names a tenant's jobs may have."""
+        return await self._read(lambda session: session.limits())
+
+    async def set_limits(self, limits: Limits) -> None:
+        """Set how many names a tenant's jobs may have."""
+        rows = written_limits(limits)
+        await self._write(lambda turn: turn.write("set_meta", rows))
+
+    async def forget_unused(self) -> int:
+        """Forget sets of needs that no job has any more, and queues without jobs."""
+        return await self._write(keep.forget_unused)
 
     async def fold_counts(self) -> None:
         """Do nothing: here the summaries are kept as they stand."""

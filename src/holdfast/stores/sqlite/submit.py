@@ -20,11 +20,27 @@ from holdfast.stores.submitting import Asked, Existing, Holder, Plan, settle_kno
 
 def submit(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
     """Insert a batch; where one of it is bad, or was there before, go through them one by one."""
+    refused = _over_limits(turn, jobs)
+    if refused:
+        taken = iter(submit(turn, [job for job in jobs if job.record.id not in refused]))
+        return [refused.get(job.record.id) or next(taken) for job in jobs]
     try:
         with turn.alone():
             return submit_batch(turn, jobs)
     except DATA_ERRORS:
         return [_submit_one(turn, job) for job in jobs]
+
+
+def _over_limits(turn: Turn, jobs: Sequence[NewJob]) -> dict[JobId, SubmitRefused]:
+    """Tell which jobs would give their tenants more queues or sets of needs than they may have."""
+    known = turn.seen.names
+    if not (new := known.new(jobs)):
+        return {}
+    for tenant in known.stale(new):
+        queues = {queue for (queue,) in turn.rows("tenant_queues", (tenant,))}
+        needs = {key for (key,) in turn.rows("tenant_needs", (tenant,))}
+        known.learn(tenant, queues, needs, turn.limits())
+    return known.refused(jobs)
 
 
 def submit_batch(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:

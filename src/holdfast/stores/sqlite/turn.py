@@ -119,7 +119,7 @@ class Turn(Session):
         self.write("add_policies", rows)
         for needs in {job.needs for job in jobs if job.needs}:
             self.seen.needs[needs_key(needs)] = needs
-            self.write("add_needs", [(needs_key(needs), needs_text(needs).decode())])
+            self.write("add_needs", [(needs_key(needs), needs_text(needs).decode(), self.now)])
 
     def count(self, tenant: str, queue: str, state: int, jobs: int = 1) -> None:
         """Note a change of the summaries."""

@@ -32,6 +32,7 @@ from holdfast.testing.contract.fencing import Fencing
 from holdfast.testing.contract.folding import Folding
 from holdfast.testing.contract.keeping import Keeping
 from holdfast.testing.contract.keys import Keys
+from holdfast.testing.contract.limits import Limiting
 from holdfast.testing.contract.living import Living
 from holdfast.testing.contract.locking import Locking
 from holdfast.testing.contract.logs import KeepingLogs
@@ -65,6 +66,7 @@ class StoreContract(
     Quarantining,
     Purging,
     Summing,
+    Limiting,
     Keeping,
     Announcing,
     PublishingTerms,

@@ -1,0 +1,75 @@
+"""How many queues and sets of needs a tenant's jobs may have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.errors import BadData
+from holdfast.ports import Limits, Store, SubmitRefused
+from holdfast.testing.acts import submit_one
+from holdfast.testing.factories import fresh, new_job
+
+
+async def outcomes(store: Store, *wishes: dict[str, Any]) -> list[str]:
+    """Submit jobs together; return `created`, or the code of each refusal."""
+    found = await store.submit([new_job(**one) for one in wishes])
+    return [one.code if isinstance(one, SubmitRefused) else "created" for one in found]
+
+
+class Limiting:
+    """Names are limited for each tenant, and what there is goes on."""
+
+    async def test_limits_are_kept_for_all(self, store: Store) -> None:
+        assert await store.limits() == Limits()
+        await store.set_limits(Limits(queues=7, needs=3))
+
+        assert await store.limits() == Limits(queues=7, needs=3)
+
+    @pytest.mark.parametrize("limits", [Limits(queues=0), Limits(needs=-1)])
+    async def test_a_limit_below_one_is_refused(self, store: Store, limits: Limits) -> None:
+        with pytest.raises(BadData):
+            await store.set_limits(limits)
+
+    async def test_a_tenant_gets_no_more_queues_than_it_may_have(self, store: Store) -> None:
+        await store.set_limits(Limits(queues=2))
+        tenant = fresh("tenant")
+        a, b, c = ({"tenant": tenant, "queue": queue} for queue in "abc")
+
+        assert await outcomes(store, a, b, c, a) == [
+            "created", "created", "too_many_names", "created",
+        ]  # fmt: skip
+        # What it has goes on, and nobody else is concerned.
+        assert await outcomes(store, c, b) == ["too_many_names", "created"]
+        assert await outcomes(store, c | {"tenant": fresh("tenant")}) == ["created"]
+
+    async def test_a_tenant_gets_no_more_sets_of_needs_than_it_may_have(self, store: Store) -> None:
+        await store.set_limits(Limits(needs=1))
+        tenant = fresh("tenant")
+        gpu, both, none = (
+            {"tenant": tenant, "needs": frozenset(needs)}
+            for needs in (("gpu",), ("gpu", "cpu"), ())
+        )
+
+        assert await outcomes(store, none, gpu) == ["created", "created"]
+        assert await outcomes(store, both, none, gpu) == [
+            "too_many_names", "created", "created",
+        ]  # fmt: skip
+
+    async def test_a_refusal_says_which_name_and_what_to_do(self, store: Store) -> None:
+        await store.set_limits(Limits(queues=1))
+        tenant = fresh("tenant")
+        await submit_one(store, tenant=tenant, queue="kept")
+        [refused] = await store.submit([new_job(tenant=tenant, queue="extra")])
+
+        assert isinstance(refused, SubmitRefused)
+        assert tenant in refused.message
+        assert "'extra'" in refused.message
+        assert "holdfast limits --queues" in refused.message
+
+    async def test_a_set_of_needs_that_was_just_named_is_not_forgotten(self, store: Store) -> None:
+        job = await submit_one(store, needs=frozenset({"gpu"}))
+
+        assert await store.forget_unused() == 0
+        assert (await store.get([job.id]))[0] == job

@@ -1,0 +1,33 @@
+"""Limits of tenants hold inside a caller's transaction, too."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from holdfast.ports import Limits
+from holdfast.stores.postgres.enlisted import enlist_sql, enlist_text
+from holdfast.testing.acts import submit_one
+from holdfast.testing.factories import fresh, new_job
+from tests.stores.ledgers import postgres_store
+
+
+@pytest.mark.parametrize("name", ["queue", "needs"])
+async def test_one_name_too_many_is_refused_in_a_callers_transaction(
+    postgres_url: str, name: str
+) -> None:
+    tenant = fresh("tenant")
+    known, other = (
+        {"queue": queue} if name == "queue" else {"needs": frozenset({queue})}
+        for queue in ("known", "other")
+    )
+    async with postgres_store(postgres_url) as store:
+        await store.set_limits(Limits(queues=1, needs=1))
+        await submit_one(store, tenant=tenant, **known)
+        connection = await asyncpg.connect(postgres_url)
+        await connection.fetchval(enlist_sql("$1"), enlist_text([new_job(tenant=tenant, **known)]))
+        with pytest.raises(asyncpg.ConfigurationLimitExceededError, match="too_many_names"):
+            await connection.fetchval(
+                enlist_sql("$1"), enlist_text([new_job(tenant=tenant, **other)])
+            )
+        await connection.close()

@@ -693,9 +693,10 @@ def _policy(wanted: Wanted, task: Task[Any, Any] | None) -> Policy:
     """Tell the terms that the options change: those said, else those of a known task."""
     if wanted.policy is None:
         return DEFAULT_POLICY if task is None else task.policy
-    if faults := policy_faults(wanted.policy):
+    policy = wanted.policy.policy()
+    if faults := policy_faults(policy):
         raise BadData(f"policy: {told_faults(faults)}", field=f"policy.{faults[0].term}")
-    return wanted.policy
+    return policy
 
 
 def _arguments(wanted: Wanted, task: Task[Any, Any] | None) -> Body:

@@ -193,7 +193,7 @@ class Counted(Struct, frozen=True, kw_only=True):
 
 
 class ClockView(Struct, frozen=True, kw_only=True):
-    """The store's clock, in microseconds since 1970."""
+    """The store's clock."""
 
     now: int
 
@@ -221,7 +221,7 @@ class FeedEvent(Struct, frozen=True, kw_only=True):
     internal_id: UUID
     rev: int
     type: EventType
-    ts: int
+    ts: Instant
     actor: str
     attempt: int
     from_status: str | None

@@ -23,10 +23,10 @@ from holdfast.flow.outcomes import Outcome
 from holdfast.flow.redrive import AS_IT_WAS, Settled, Wish
 from holdfast.flow.why import Why
 from holdfast.lifecycle.job import Job, JobId
-from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import State
 from holdfast.ports import LogLine, Page, Query, QueueStatus, Submitted, WorkerStatus
 from holdfast.spans import Span
+from holdfast.views import PolicyView
 from holdfast.webhooks import MadeWebhook, WantedWebhook, WebhookList, WebhookView
 
 BULK = 1000
@@ -65,7 +65,7 @@ class Wanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     run_at: datetime | None = None
     deadline: Spoken | None = None
     deadline_at: datetime | None = None
-    policy: Policy | None = None
+    policy: PolicyView | None = None
     """All terms at once, as a job tells them: what else is said changes them."""
     retries: int | None = None
     backoff: Spoken | Growth | None = None

@@ -2,35 +2,69 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
+from holdfast.errors import BadData
+from holdfast.json_format import Instant, instant, micros, span_text
 from holdfast.lifecycle.job import Job, JobId, Record, Signal
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy
 from holdfast.lifecycle.states import Cancel, Kind, Letter, Link, Priority, Retention, State
-from holdfast.lifecycle.times import LAST_INSTANT
 from holdfast.ports import LogLine
+from holdfast.spans import span_micros
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_LAST = LAST_INSTANT - 1
+__all__ = ["Instant", "JobView", "LogView", "PolicyView", "instant", "micros"]
 
-Instant: TypeAlias = datetime
-"""RFC 3339, to the microsecond, in UTC."""
-
-
-def instant(time: int) -> Instant:
-    """Tell a time of the store's clock as a date."""
-    return _EPOCH + timedelta(microseconds=min(time, _LAST))
+_TERMS = ("backoff_first", "backoff_max", "lease", "heartbeat", "host_recovery")
+_LIMITS = ("start_timeout", "timeout")
 
 
-def micros(time: Instant) -> int:
-    """Read a date as a time of the store's clock."""
-    return (time - _EPOCH) // _MICROSECOND
+class PolicyView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The terms of a job. Spans are text with a unit (`60s`); in a request also seconds."""
+
+    max_attempts: int = DEFAULT_POLICY.max_attempts
+    idempotent: bool = DEFAULT_POLICY.idempotent
+    on_exhausted: str = DEFAULT_POLICY.on_exhausted
+    letter_on_fail: bool = DEFAULT_POLICY.letter_on_fail
+    on_silence: str = DEFAULT_POLICY.on_silence
+    backoff_first: str | float = span_text(DEFAULT_POLICY.backoff_first)
+    backoff_factor: float = DEFAULT_POLICY.backoff_factor
+    backoff_max: str | float = span_text(DEFAULT_POLICY.backoff_max)
+    lease: str | float = span_text(DEFAULT_POLICY.lease)
+    heartbeat: str | float = span_text(DEFAULT_POLICY.heartbeat)
+    start_timeout: str | float | None = None
+    timeout: str | float | None = None
+    host_recovery: str | float = span_text(DEFAULT_POLICY.host_recovery)
+    compensates: bool = DEFAULT_POLICY.compensates
+
+    @classmethod
+    def of(cls, policy: Policy) -> PolicyView:
+        """Show a policy."""
+        return _policy_view(policy)
+
+    def policy(self) -> Policy:
+        """Read the policy back; BadData names the span that is none."""
+        terms: dict[str, Any] = asdict(self)
+        for name in (*_TERMS, *_LIMITS):
+            if terms[name] is not None:
+                try:
+                    terms[name] = span_micros(terms[name], name)
+                except ValueError as error:
+                    raise BadData(str(error), field=f"policy.{name}") from error
+        return Policy(**terms)
+
+
+# The same few come with every job.
+@lru_cache(maxsize=1024)
+def _policy_view(policy: Policy) -> PolicyView:
+    terms: dict[str, Any] = asdict(policy)
+    spans = {name: terms[name] for name in (*_TERMS, *_LIMITS) if terms[name] is not None}
+    return PolicyView(**terms | {name: span_text(one) for name, one in spans.items()})
 
 
 class JobView(Struct, frozen=True, kw_only=True):
@@ -46,8 +80,7 @@ class JobView(Struct, frozen=True, kw_only=True):
     queue: str
     priority: Priority
     needs: tuple[str, ...]
-    policy: Policy
-    """Spans are microseconds."""
+    policy: PolicyView
     state: State
     rev: int
     """Rises with every change; `If-Match` compares it."""
@@ -91,6 +124,7 @@ class JobView(Struct, frozen=True, kw_only=True):
             id=job.public_id,
             internal_id=job.id,
             needs=tuple(sorted(job.needs)),
+            policy=PolicyView.of(job.policy),
             signals=tuple(one.name for one in job.signals),
             signal_revs=tuple(one.rev for one in job.signals),
             **plain,
@@ -107,6 +141,7 @@ class JobView(Struct, frozen=True, kw_only=True):
             id=JobId(self.internal_id),
             job_id=given,
             needs=frozenset(self.needs),
+            policy=self.policy.policy(),
             signals=tuple(Signal(name, rev) for name, rev in signals),
             **plain,
             **times,
@@ -147,7 +182,7 @@ class LogView(Struct, frozen=True, kw_only=True):
         )
 
 
-_APART = ("id", "internal_id", "needs", "signals", "signal_revs")
+_APART = ("id", "internal_id", "needs", "policy", "signals", "signal_revs")
 _TIMES = tuple(name for name in JobView.__struct_fields__ if name.endswith("_at"))
 _SAME = tuple(name for name in JobView.__struct_fields__ if name not in (*_APART, *_TIMES))
 

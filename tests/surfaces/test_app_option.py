@@ -39,7 +39,7 @@ def call(*words: str, **variables: str) -> Result:
 
 def ids(outcome: Result) -> list[str]:
     assert outcome.exit_code == 0, outcome.output
-    return [job["job_id"] for job in json.loads(outcome.stdout)["jobs"]]
+    return [job["id"] for job in json.loads(outcome.stdout)["jobs"]]
 
 
 def test_the_apps_own_address_is_used_wherever_the_app_is_named(here: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def successors(place: str) -> list[Job]:
 def listed(place: str, *words: str) -> list[str]:
     page = answered(place, "dlq", "list", *words)
     assert page["unreadable"] == {}
-    return [letter["job_id"] for letter in page["letters"]]
+    return [letter["id"] for letter in page["letters"]]
 
 
 def test_letters_are_listed_with_what_matters(place: str) -> None:
@@ -98,7 +99,7 @@ def test_a_letter_answers_a_script_in_json(place: str) -> None:
     letter = answered(place, "dlq", "show", "first")
     assert (letter["reason_code"], letter["stage"], letter["letter"]) == ("timeout", "exec", "open")
     assert letter["last_error"]["traceback"].startswith("Traceback")
-    assert isinstance(letter["last_lease_expires_at"], int)
+    assert datetime.fromisoformat(letter["last_lease_expires_at"]).tzinfo is UTC
 
 
 def test_one_letter_is_redriven_once(place: str) -> None:

@@ -43,7 +43,7 @@ async def _some(store: Store) -> None:
 
 def listed(place: str, *words: str) -> list[str]:
     page = answered(place, "ls", *words)
-    return [job["job_id"] for job in page["jobs"]]
+    return [job["id"] for job in page["jobs"]]
 
 
 def test_jobs_are_listed_newest_first(place: str) -> None:
@@ -74,7 +74,7 @@ def test_a_job_is_named_by_the_first_digits_of_its_id(place: str) -> None:
     assert run(place, "why", "0" * 8).exit_code == FOUND_PROBLEMS
     # A name of a submitter's own is never read as the start of an id.
     on(place, lambda store: submit_one(store, job_id=first[:8]))
-    assert answered(place, "show", first[:8])["job"]["job_id"] == first[:8]
+    assert answered(place, "show", first[:8])["job"]["id"] == first[:8]
 
 
 def test_labels_are_shown_and_jobs_are_listed_by_them(place: str) -> None:
@@ -199,7 +199,7 @@ def test_a_job_answers_a_script_with_its_last_events(place: str) -> None:
     answer = answered(place, "show", "lived", "--events", "2")
     assert [event["type"] for event in answer["events"]] == ["job_started", "job_adopted"]
     assert [one["owner"] for one in answer["attempts"]] == ["worker-1", "worker-3"]
-    assert (answer["job"]["state"], answer["job"]["job_id"]) == ("running", "lived")
+    assert (answer["job"]["state"], answer["job"]["id"]) == ("running", "lived")
     assert answered(place, "show", "lived", "--events", "0")["events"] == []
 
 
@@ -227,7 +227,8 @@ def test_the_owner_of_a_running_job_is_asked_softly_or_hard(place: str) -> None:
     outcome = run(place, "cancel", "runs")
     assert outcome.stdout == "worker-1 is asked to end job runs (soft)\n"
     answer = answered(place, "cancel", "runs", "--hard")
-    assert answer == {"job": str(job.id), "state": "running", "cancel_requested": "hard"}
+    told = {"job": job.public_id, "internal_id": str(job.id)}
+    assert answer == told | {"state": "running", "cancel_requested": "hard"}
     assert on(place, lambda store: stored(store, job.id)).cancel_requested is Cancel.HARD
 
 
@@ -334,5 +335,5 @@ def test_a_job_in_the_middle_is_shown_with_its_line(place: str) -> None:
 def test_a_tree_is_there_for_scripts_too(place: str) -> None:
     on(place, _family)
     shown = answered(place, "show", "middle", "--tree")
-    assert [node["job_id"] for node in shown["above"]] == ["top"]
+    assert [node["id"] for node in shown["above"]] == ["top"]
     assert shown["tree"]["below"][0]["link"] == "retry"

@@ -67,7 +67,8 @@ def test_a_signal_that_nobody_waits_for_is_kept(place: str) -> None:
         f"job {job.id} is running: approved is kept until it waits for it (1 of that name)\n"
     )
     told = answered(place, "signal", str(job.id), "approved", "--request-id", "r")
-    assert told == {"job": str(job.id), "state": "running", "signal": "approved", "kept": 2}
+    names = {"job": job.public_id, "internal_id": str(job.id)}
+    assert told == names | {"state": "running", "signal": "approved", "kept": 2}
     answered(place, "signal", str(job.id), "approved", "--request-id", "r")
     assert [one.name for one in now(place, job).signals] == ["approved"] * 2
 

@@ -61,10 +61,10 @@ def test_every_option_reaches_the_job(place: str) -> None:
     job, first = shown["job"], shown["events"][0]
     assert first["payload"] == {"a": [1], "b": "2"}
     assert (job["priority"], sorted(job["needs"])) == ("batch", ["disk", "gpu"])
-    assert job["run_at"] == 1893492000 * 1_000_000
-    assert (job["policy"]["max_attempts"], job["policy"]["timeout"]) == (3, 300_000_000)
+    assert job["run_at"] == "2030-01-01T10:00:00Z"
+    assert (job["policy"]["max_attempts"], job["policy"]["timeout"]) == (3, "300s")
     assert (first["request_id"], first["correlation_id"]) == ("r", "c")
-    assert job["parent_id"] == answered(place, "show", "p")["job"]["id"]
+    assert job["parent_id"] == answered(place, "show", "p")["job"]["internal_id"]
     assert job["deadline_at"] is not None
     again = answered(place, "submit", "t", "a=other", "--client-job-id", UUID_4)
     assert (again["id"], again["created"]) == (made["id"], False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from holdfast.cli.main import app
 from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS, STORE_FAILED
+from holdfast.json_format import micros
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.states import State
@@ -85,10 +87,11 @@ def test_a_script_is_told_why_in_json(place: str) -> None:
     told = json.loads(outcome.stdout)
 
     assert outcome.exit_code == 0
-    assert (told["job_id"], told["id"]) == (str(job.id), str(job.id))
+    assert (told["id"], told["internal_id"]) == (str(job.id), str(job.id))
     assert (told["state"], told["tenant"], told["attempt"]) == ("queued", "default", 0)
     assert told["reason"]["code"] == "not_due"
-    assert told["reason"]["until"] == job.run_at
+    assert job.run_at is not None
+    assert micros(datetime.fromisoformat(told["reason"]["until"])) == job.run_at
     assert [one["code"] for one in told["also"]] == ["no_worker"]
     assert told["text"].startswith("not due until ")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 import typer
 from msgspec import Struct
 
@@ -50,6 +49,7 @@ from holdfast.cli.showing import (
 from holdfast.errors import BadData
 from holdfast.flow.letters import DeadLetter, LetterFilter, LetterPage
 from holdfast.flow.redrive import Settled, Wish
+from holdfast.json_format import json_of
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.states import Letter
 from holdfast.operations import Operations
@@ -124,7 +124,7 @@ def list_command(
 
     page = run(with_operations(url, tenant, work))
     if as_json:
-        print_json(msgspec.to_builtins(page))
+        print_json(json_of(page))
     else:
         _say_page(page, state)
 
@@ -140,7 +140,7 @@ def show_command(
 
     letter = run(with_operations(url, tenant, work))
     if as_json:
-        print_json(msgspec.to_builtins(letter))
+        print_json(json_of(letter))
     else:
         _say_letter(letter)
 
@@ -194,7 +194,14 @@ def redrive_command(
 
     dead, new = run(with_operations(url, tenant, work))
     if as_json:
-        print_json({"job": str(dead.id), "redriven_as": str(new.id), "state": new.state})
+        print_json(
+            {
+                "job": dead.public_id,
+                "internal_id": str(dead.id),
+                "redriven_as": new.public_id,
+                "state": new.state,
+            }
+        )
     else:
         how_far = "from the start" if from_start else "resuming from its recorded steps"
         say(out, f"job {plain(dead.public_id)} redriven as {new.id}, {how_far}")
@@ -273,7 +280,7 @@ def discard_command(
         return
     dead = run(with_operations(url, tenant, one))
     if as_json:
-        print_json({"job": str(dead.id), "letter": dead.letter})
+        print_json({"job": dead.public_id, "internal_id": str(dead.id), "letter": dead.letter})
     else:
         say(out, f"the letter of job {plain(dead.public_id)} is discarded")
 

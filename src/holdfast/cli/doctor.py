@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 
-import msgspec
 import typer
 
 from holdfast.cli.running import (
@@ -26,6 +25,7 @@ from holdfast.cli.running import (
 from holdfast.cli.showing import plain, say
 from holdfast.config import shown
 from holdfast.errors import HoldfastError
+from holdfast.json_format import json_of
 from holdfast.operations import Operations
 from holdfast.services.doctor import (
     examine_clock,
@@ -52,7 +52,7 @@ def doctor(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """
     found = run(_server(url) if is_server(url) else _store(url))
     if as_json:
-        print_json({"findings": [msgspec.to_builtins(one) for one in found]})
+        print_json({"findings": [json_of(one) for one in found]})
     else:
         say(err, f"examining {plain(shown('url', url))}")
         for one in found:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 import typer
 
 from holdfast.cli.asking import (
@@ -42,11 +41,13 @@ from holdfast.cli.running import (
     with_operations,
 )
 from holdfast.cli.showing import instant, plain, say, say_table, short
+from holdfast.json_format import json_of
 from holdfast.lifecycle.family import forsakes
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.states import State
 from holdfast.operations import Operations
 from holdfast.ports import Page, Query
+from holdfast.views import JobView
 
 
 def register(app: typer.Typer) -> None:
@@ -98,7 +99,8 @@ def list_jobs(
 
     page = run(with_operations(url, tenant, work))
     if as_json:
-        print_json(msgspec.to_builtins(page))
+        shown = [json_of(JobView.of(job)) for job in page.jobs]
+        print_json({"jobs": shown, "next": json_of(page.next)})
     else:
         _say_page(page)
 
@@ -120,7 +122,14 @@ def cancel_job(
     record = run(with_operations(url, tenant, work))
     if as_json:
         asked = record.cancel_requested
-        print_json({"job": str(record.id), "state": record.state, "cancel_requested": asked})
+        print_json(
+            {
+                "job": record.public_id,
+                "internal_id": str(record.id),
+                "state": record.state,
+                "cancel_requested": asked,
+            }
+        )
     else:
         _say_cancelled(record, hard=hard)
     if record.terminal and record.state is not State.CANCELLED:

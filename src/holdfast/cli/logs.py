@@ -10,7 +10,6 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-import msgspec
 import typer
 from msgspec import Struct
 
@@ -26,8 +25,10 @@ from holdfast.cli.running import (
 )
 from holdfast.cli.showing import moment, plain, say
 from holdfast.errors import BadData
+from holdfast.json_format import json_of
 from holdfast.operations import Operations, Which
 from holdfast.ports import LOG_LINES, LogLine
+from holdfast.views import LogView
 
 LOOK_SECONDS = 0.5
 LAST_LOOK_SECONDS = 0.5
@@ -122,7 +123,7 @@ def _level(word: str) -> int:
 
 
 def _told(line: LogLine) -> dict[str, object]:
-    told: dict[str, object] = msgspec.to_builtins(line)
+    told: dict[str, object] = json_of(LogView.of(line))
     return told | {"level_name": logging.getLevelName(line.level)}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from holdfast.cli.housekeeping import caretaker, read_purge_terms
@@ -24,6 +23,7 @@ from holdfast.cli.running import (
 from holdfast.cli.settings import Purge, PurgeUnsuccessful
 from holdfast.cli.showing import instant, plain, say
 from holdfast.flow.purge import Purged, purge_all
+from holdfast.json_format import json_of
 from holdfast.lifecycle.job import Actor
 from holdfast.lifecycle.states import Role
 from holdfast.ports import PurgeEntry, Store
@@ -114,7 +114,7 @@ def _show_log(url: str, as_json: bool) -> None:
 def _entry(one: PurgeEntry) -> dict[str, Any]:
     return {
         "number": one.number,
-        "at": msgspec.to_builtins(timestamp(one.at)),
+        "at": json_of(timestamp(one.at)),
         "actor": one.actor,
         "reason": one.reason,
         "jobs": one.jobs,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 from uuid import UUID
 
-import msgspec
 import typer
 
 from holdfast.cli.running import (
@@ -21,6 +20,7 @@ from holdfast.cli.running import (
 )
 from holdfast.cli.showing import instant, plain, say
 from holdfast.flow.release_quarantined import Released, release_all, release_some
+from holdfast.json_format import json_of
 from holdfast.lifecycle.job import JobId
 from holdfast.ports import Quarantine, Store
 from holdfast.views import instant as timestamp
@@ -51,7 +51,7 @@ def list_(
         jobs = [
             {
                 "job": str(one.id),
-                "since": msgspec.to_builtins(timestamp(one.since)),
+                "since": json_of(timestamp(one.since)),
                 "reason": one.reason,
             }
             for one in found.jobs

@@ -12,10 +12,12 @@ import typer
 from holdfast.cli.asking import OfTenant, Reason, check_texts
 from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_operations
 from holdfast.cli.showing import instant, plain, say, say_table, short
+from holdfast.json_format import json_of
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.states import State
 from holdfast.operations import Depth, Operations
 from holdfast.ports import QueueStatus
+from holdfast.views import instant as timestamp
 
 queues_app = typer.Typer(help="Queues: depth by state, pause, resume.", no_args_is_help=True)
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
@@ -84,7 +86,7 @@ def _pause(status: Depth | QueueStatus) -> dict[str, Any]:
         return {"paused": False}
     return {
         "paused": True,
-        "paused_at": status.paused_at,
+        "paused_at": json_of(timestamp(status.paused_at)),
         "paused_by": status.paused_by,
         "reason": status.reason,
     }

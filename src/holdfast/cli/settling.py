@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-import msgspec
 import typer
 from msgspec import Struct
 
@@ -24,6 +23,7 @@ from holdfast.cli.showing import plain, say
 from holdfast.errors import BadData
 from holdfast.flow.letters import LetterFilter
 from holdfast.flow.redrive import FAILURES_KEPT, Settled
+from holdfast.json_format import json_of
 from holdfast.lifecycle.job import JobId
 from holdfast.lifecycle.states import Letter
 from holdfast.operations import Operations
@@ -158,7 +158,7 @@ def _confirm(bulk: Bulk, total: int) -> None:
 
 def _say_settled(bulk: Bulk, report: Settled) -> None:
     if bulk.as_json:
-        told = msgspec.to_builtins(report)
+        told = json_of(report)
         del told["next"]
         print_json(told)
         return

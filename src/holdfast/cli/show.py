@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterator
 from typing import Annotated
 
-import msgspec
 import typer
 from msgspec import Struct
 
@@ -30,10 +29,12 @@ from holdfast.cli.showing import (
 )
 from holdfast.flow.history import ReadEvent
 from holdfast.flow.lineage import Lineage
+from holdfast.json_format import json_of
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.linked import undone_by
 from holdfast.lifecycle.states import BEATS, OWNED, EventType, State
 from holdfast.operations import Operations
+from holdfast.views import JobView
 
 BODY_LENGTH = 500
 """Characters of arguments, progress or a result that are shown; `--json` has them whole."""
@@ -71,7 +72,7 @@ def show_job(
     shown = [event for event in log if event.type not in BEATS]
     shown = shown[max(0, len(shown) - events) :]
     if as_json:
-        print_json(msgspec.to_builtins({"job": record, "attempts": tries, "events": shown}))
+        print_json(json_of({"job": JobView.of(record), "attempts": tries, "events": shown}))
         return
     _say_record(record, log[0])
     say_facts(out, _followers(record, log))
@@ -87,7 +88,7 @@ def _show_tree(job: str, tenant: str | None, url: str, *, as_json: bool) -> None
 
     shown = run(with_operations(url, tenant, work))
     if as_json:
-        print_json(msgspec.to_builtins(shown))
+        print_json(json_of(shown))
     else:
         say_lineage(shown)
 

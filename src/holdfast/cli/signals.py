@@ -101,7 +101,15 @@ def _result(happened: bool | None, result: str | None) -> Any:
 def _told(job: Job, name: str, as_json: bool) -> None:
     kept = sum(one.name == name for one in job.signals)
     if as_json:
-        print_json({"job": str(job.id), "state": job.state, "signal": name, "kept": kept})
+        print_json(
+            {
+                "job": job.public_id,
+                "internal_id": str(job.id),
+                "state": job.state,
+                "signal": name,
+                "kept": kept,
+            }
+        )
     elif kept:
         then = f"kept until it waits for it ({kept} of that name)"
         say(out, f"job {plain(job.public_id)} is {job.state}: {plain(name)} is {then}")

@@ -215,7 +215,8 @@ def _priority(word: str | None) -> Any:
 def _as_data(made: Submitted, outcome: Outcome | None) -> dict[str, Any]:
     told = {
         "job": made.job.public_id,
-        "id": str(made.job.id),
+        "id": made.job.public_id,
+        "internal_id": str(made.job.id),
         "created": made.created,
         "state": made.job.state.value if outcome is None else outcome.state.value,
     }

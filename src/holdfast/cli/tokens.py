@@ -8,13 +8,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from holdfast.cli.running import DEFAULT_URL, AsJson, Url, err, out, print_json, run, with_tokens
 from holdfast.cli.settings import words
 from holdfast.cli.showing import instant, plain, say, say_facts, say_table, short
 from holdfast.errors import BadData
+from holdfast.json_format import json_of
 from holdfast.spans import span_seconds
 from holdfast.tokens import MadeToken, TokenOperations, TokenRole, TokenView, WantedToken
 from holdfast.views import micros
@@ -74,7 +74,7 @@ def create_token(
 
     made = run(with_tokens(url, work))
     if as_json:
-        print_json({"token": made.token, "about": msgspec.to_builtins(made.about)})
+        print_json({"token": made.token, "about": json_of(made.about)})
         return
     # The token alone on stdout, so that a script can take it.
     say(out, made.token)
@@ -99,7 +99,7 @@ def list_tokens(
     shown = [one for one in found if everyone or one.revoked_at is None]
     following = found[-1].id if len(found) == limit else None
     if as_json:
-        print_json({"tokens": [msgspec.to_builtins(one) for one in shown], "next": following})
+        print_json({"tokens": [json_of(one) for one in shown], "next": following})
         return
     if shown:
         say_table(out, TITLES, [_row(one) for one in shown])
@@ -118,7 +118,7 @@ def revoke_token(id: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
 
     revoked = run(with_tokens(url, work))
     if as_json:
-        print_json(msgspec.to_builtins(revoked))
+        print_json(json_of(revoked))
     else:
         say(out, f"token {plain(revoked.id)} ({plain(revoked.name)}) is revoked")
 

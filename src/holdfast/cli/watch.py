@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Annotated
 
-import msgspec
 import typer
 from msgspec import Struct
 from msgspec.structs import replace
@@ -46,10 +45,12 @@ from holdfast.cli.running import (
 from holdfast.cli.showing import instant, plain, say
 from holdfast.errors import ServerFailed, StoreUnavailable
 from holdfast.flow.phrases import count
+from holdfast.json_format import json_of
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.states import LIVE, State
 from holdfast.operations import Operations
 from holdfast.ports import Query
+from holdfast.views import JobView
 
 ROWS_LEFT = 7
 """Lines of a terminal that are not for jobs."""
@@ -161,7 +162,7 @@ def _showing(as_json: bool) -> Iterator[Callable[[Look], None]]:
             say(err, f"no answer: {plain(look.trouble)}")
         for job in changes.of(look.jobs):
             if as_json:
-                print_json(msgspec.to_builtins(job))
+                print_json(json_of(JobView.of(job)))
             else:
                 say(out, f"{instant(look.now)}  {line(job, look.now)}")
 

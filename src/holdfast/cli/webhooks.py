@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from holdfast.cli.asking import OfQueue, OfTask, Tenant, check_texts
 from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_operations
 from holdfast.cli.showing import plain, say, say_table, short
 from holdfast.errors import BadData
+from holdfast.json_format import json_of
 from holdfast.lifecycle.states import TERMINAL, State
 from holdfast.operations import Operations
 from holdfast.webhooks import MadeWebhook, WantedWebhook, WebhookList, WebhookView
@@ -130,5 +130,5 @@ def _what(hook: WebhookView) -> str:
 
 
 def _data(hook: WebhookView) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.to_builtins(hook)
+    data: dict[str, Any] = json_of(hook)
     return data

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
 import typer
 
 from holdfast.cli.asking import JobName, Tenant, find_job
@@ -15,6 +14,7 @@ from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run,
 from holdfast.cli.showing import plain, say_facts
 from holdfast.flow.reasons import Reason, tell
 from holdfast.flow.why import Why
+from holdfast.json_format import json_of
 from holdfast.operations import Operations
 
 
@@ -34,7 +34,7 @@ def why(
     answer = run(with_operations(url, tenant, work))
     if as_json:
         said = {"text": answer.text, "advice": answer.advice}
-        print_json(msgspec.to_builtins(answer) | said)
+        print_json(json_of(answer) | said)
     else:
         say_facts(out, _facts(answer))
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_operations
 from holdfast.cli.showing import plain, say, say_table, short
 from holdfast.flow.phrases import span
+from holdfast.json_format import json_of
 from holdfast.lifecycle.times import SECOND
 from holdfast.operations import Operations, Roll
 from holdfast.ports import WorkerStatus
+from holdfast.views import instant as timestamp
 
 RECENT = 3600 * SECOND
 """How long ago a worker may have been seen to be listed without --all."""
@@ -43,7 +44,7 @@ def workers(
     roll = run(with_operations(url, None, work))
     now, found = roll.now, roll.workers
     if as_json:
-        print_json({"now": now, "workers": [_json(one, now) for one in found]})
+        print_json({"now": json_of(timestamp(now)), "workers": [_json(one, now) for one in found]})
     elif found:
         say_table(out, TITLES, [_row(one, now) for one in found])
     else:
@@ -51,7 +52,7 @@ def workers(
 
 
 def _json(worker: WorkerStatus, now: int) -> dict[str, Any]:
-    told: dict[str, Any] = msgspec.to_builtins(worker)
+    told: dict[str, Any] = json_of(worker)
     told["capabilities"] = sorted(worker.capabilities)
     return told | {"status": _status(worker, now)}
 

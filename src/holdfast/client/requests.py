@@ -28,6 +28,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.identity import jitter, mint_request
+from holdfast.json_format import has_own_format, read_json_as
 from holdfast.lifecycle.payload import check_text
 from holdfast.messages import Problem
 
@@ -57,6 +58,8 @@ class Reply(Struct, frozen=True, kw_only=True):
     def read(self, kind: type[T]) -> T:
         """Read the answer as `kind`."""
         try:
+            if has_own_format(kind):
+                return read_json_as(msgspec.json.decode(self.body), kind)
             return msgspec.json.decode(self.body, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ServerFailed(

@@ -16,7 +16,7 @@ from holdfast.options import Backoff
 from holdfast.pending import PendingHandle
 from holdfast.spans import Span
 from holdfast.tasks import Call
-from holdfast.views import instant
+from holdfast.views import PolicyView, instant
 
 _SAME = (
     "job_id",
@@ -61,7 +61,7 @@ def _terms(call: Call) -> dict[str, Any]:
         "queue": task.queue,
         "priority": task.priority.value,
         "needs": tuple(sorted(task.needs)),
-        "policy": call.fields.get("policy", task.policy),
+        "policy": PolicyView.of(call.fields.get("policy", task.policy)),
     }
 
 

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import UnsupportedMedia, ValidationError
+from holdfast.json_format import has_own_format, json_of
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.payload import BODY_LIMIT, DEPTH_LIMIT, has_twins
 from holdfast.views import JobView, micros
@@ -70,6 +71,8 @@ def read_instant(date: datetime | None, name: str) -> int | None:
 
 def answer(value: Any, status: int = 200, **headers: str) -> Response:
     """Answer with a value as JSON."""
+    if has_own_format(type(value)):
+        value = json_of(value)
     return Response(_encoder.encode(value), status, headers=headers or None, media_type=JSON)
 
 

@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 
 from holdfast import __version__
 from holdfast.http.problems import MEDIA
+from holdfast.json_format import json_schema_of, structs_of
 from holdfast.messages import Problem
 
 _REF = "#/components/schemas/{name}"
@@ -74,6 +75,9 @@ def openapi(app: FastAPI) -> dict[str, Any]:
         _, schemas = msgspec.json.schema_components(
             sorted(_kinds, key=lambda kind: str(kind.__name__)), ref_template=_REF
         )
+        for kind in structs_of(_kinds):
+            if kind.__name__ in schemas:
+                json_schema_of(schemas[kind.__name__], kind)
         components = document.setdefault("components", {})
         components["schemas"] = {**components.get("schemas", {}), **schemas}
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 import msgspec
 from msgspec import Struct
 
+from holdfast.json_format import instant
 from holdfast.lifecycle.job import Created, Job, JobId, LoggedEvent
 from holdfast.lifecycle.states import EventType
 from holdfast.messages import FeedEvent
@@ -262,7 +263,7 @@ def _told(event: LoggedEvent, whose: Whose) -> FeedEvent:
         internal_id=event.id,
         rev=event.rev,
         type=event.type,
-        ts=event.at,
+        ts=instant(event.at),
         actor=event.actor,
         attempt=event.attempt,
         from_status=event.from_state,

@@ -15,6 +15,7 @@ from holdfast.http.feed import Feed, Stretch, Wish
 from holdfast.http.places import Places
 from holdfast.http.scopes import Caller
 from holdfast.http.streams import Pace, block, comment, end, place
+from holdfast.json_format import json_of
 from holdfast.lifecycle.job import Job, LoggedEvent
 from holdfast.lifecycle.states import BEATS, TERMINAL
 from holdfast.services.session import Session
@@ -111,7 +112,7 @@ class Live:
 
 def _of_one(events: Sequence[LoggedEvent], first: LoggedEvent) -> bytes:
     return b"".join(
-        block(msgspec.json.encode(complete_as_text(event, first)), str(event.rev))
+        block(msgspec.json.encode(json_of(complete_as_text(event, first))), str(event.rev))
         for event in events
         if event.type not in BEATS
     )

@@ -184,11 +184,14 @@ class LocalOperations:
         """Read a job."""
         id_ = await self._look_up(job)
         record = None if id_ is None else (await self._session.together.get([id_]))[0]
-        if record is None and self._queues is None:
-            raise await missing(self._session.store, job, id=id_, tenant=self._tenant)
-        if record is None or not self._may_see(record):
+        if record is not None and self._may_see(record):
+            return record
+        if self._queues is not None:
             raise NoSuchJob(f"no job {job}", job_id=str(job))
-        return record
+        # The same for a job that is another tenant's as for one that never was.
+        raise await missing(
+            self._session.store, job, id=id_, tenant=self._tenant, names_tenant=False
+        )
 
     def _may_see(self, job: Job) -> bool:
         return self._tenant in (None, job.tenant) and self._serves(job.queue)

@@ -12,7 +12,12 @@ from holdfast.ports import Store
 
 
 async def missing(
-    store: Store, asked: str | UUID, *, id: JobId | None = None, tenant: str | None = None
+    store: Store,
+    asked: str | UUID,
+    *,
+    id: JobId | None = None,
+    tenant: str | None = None,
+    names_tenant: bool = True,
 ) -> NoSuchJob:
     """Make the error for a job that is not there; to a tenant, another's never was.
 
@@ -24,7 +29,7 @@ async def missing(
         when = datetime.fromtimestamp(found.at // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         text = f"job {asked} was purged at {when}: the term of its record was over"
         return JobPurged(text, job_id=str(asked))
-    of_tenant = "" if tenant is None else f" of tenant {tenant!r}"
+    of_tenant = f" of tenant {tenant!r}" if names_tenant and tenant is not None else ""
     return NoSuchJob(f"no job {asked}{of_tenant}", job_id=str(asked))
 
 

@@ -95,7 +95,9 @@ class StoreContender:
 
     async def cycle(self, limit: int) -> int:
         """Claim, decide start and complete, commit them folded, and look at every answer."""
-        request = ClaimRequest(request_id=mint_request(), owner=OWNER, queues=(QUEUE,), limit=limit)
+        request = ClaimRequest(
+            request_id=mint_request(), owner=OWNER, queues=(QUEUE,), tasks=(TASK,), limit=limit
+        )
         claimed = await self.store.claim(request)
         changes: list[Change] = []
         for number, one in enumerate(claimed):
@@ -163,7 +165,9 @@ class PostgresFloor:
 
     async def cycle(self, limit: int) -> int:
         """Claim, then start and complete."""
-        rows = await self._connection.fetch(self._sql["claim"], QUEUE, limit, OWNER, mint_request())
+        rows = await self._connection.fetch(
+            self._sql["claim"], QUEUE, limit, OWNER, mint_request(), TASK
+        )
         if not rows:
             return 0
         results = [result_of(row[1]) for row in rows]
@@ -235,7 +239,7 @@ class SqliteFloor:
         run, sql, request = self._connection, self._sql, mint_request()
         run.execute("BEGIN IMMEDIATE")
         now = self._clock()
-        rows = run.execute(sql["claim"], (QUEUE, now, limit)).fetchall()
+        rows = run.execute(sql["claim"], (QUEUE, now, limit, TASK)).fetchall()
         run.executemany(sql["claim_job"], [(id_, OWNER, now) for id_, _ in rows])
         run.executemany(sql["claim_event"], [(id_, OWNER, now, request) for id_, _ in rows])
         run.execute("COMMIT")

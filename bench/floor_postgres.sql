@@ -20,7 +20,7 @@ SELECT id, 1, {{event.job_created}}, {{state.queued}}, now, 0, now, $7::text, $8
 FROM d, clock
 
 -- name: claim
--- $1 queue, $2 limit, $3 owner, $4 request.
+-- $1 queue, $2 limit, $3 owner, $4 request, $5 task.
 WITH clock AS MATERIALIZED (
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now
 ),
@@ -30,7 +30,7 @@ u AS (
     FROM clock
     WHERE id = ANY (ARRAY(
         SELECT id FROM jobs
-        WHERE queue = $1::text AND needs = 0 AND priority = 2
+        WHERE queue = $1::text AND {{law.postgres.route}} = $5::text || '@' AND {{law.lane}} = 2
             AND claim_order <= (SELECT now FROM clock) + 300000000
         ORDER BY claim_order, id LIMIT $2::int FOR UPDATE SKIP LOCKED))
     RETURNING id, lease_expires_at, updated_at

@@ -3,8 +3,9 @@
 
 -- name: submit_job
 INSERT INTO jobs (id, created_at, updated_at, run_at, needs, policy, rev, state, kind, priority,
-    tenant, task, queue, claim_order)
-VALUES (?1, ?2, ?2, ?2, 0, ?3, 1, {{state.queued}}, 1, 2, 'default', ?4, ?5, ?2 + 300000000)
+    tenant, task, queue, route, lane, claim_order)
+VALUES (?1, ?2, ?2, ?2, 0, ?3, 1, {{state.queued}}, 1, 2, 'default', ?4, ?5, ?4 || '@', 2,
+    ?2 + 300000000)
 
 -- name: submit_event
 INSERT INTO events (id, rev, type, to_state, at, attempt, run_at, actor, data, body, digest)
@@ -13,7 +14,7 @@ VALUES (?1, 1, {{event.job_created}}, {{state.queued}}, ?2, 0, ?2, ?3, ?4, ?5, ?
 -- name: claim
 SELECT j.id, e.body FROM jobs AS j
 JOIN events AS e ON e.id = j.id AND e.rev = 1
-WHERE j.queue = ?1 AND j.needs = 0 AND j.priority = 2 AND j.claim_order <= ?2 + 300000000
+WHERE j.queue = ?1 AND j.route = ?4 || '@' AND j.lane = 2 AND j.claim_order <= ?2 + 300000000
 ORDER BY j.claim_order, j.id LIMIT ?3
 
 -- name: claim_job

@@ -184,6 +184,7 @@ def another(column: str, value: Any) -> Any:
 
 
 FIRST: dict[str, Any] = {
+    "task_version": "x",
     "parent_id": UUID(int=7),
     "result_digest": b"x" * 16,
     "digest": b"x" * 16,

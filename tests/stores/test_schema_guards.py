@@ -237,6 +237,7 @@ def other_value(column: str, row: dict[str, Any]) -> Any:
 
 
 _TEXTS = (
+    "task_version",
     "job_id",
     "workflow_id",
     "error_code",

@@ -55,6 +55,9 @@ class Endless:
     async def dictionary_problems(self) -> list[str]:
         return []
 
+    async def side_problems(self) -> list[str]:
+        return []
+
 
 async def _peak(job: Job, events: list[LoggedEvent], batches: int) -> int:
     problems: list[Any] = []

@@ -42,6 +42,7 @@ async def test_a_text_that_no_store_can_hold_is_no_fault_of_the_server(
         ("/v1/worker/claim", {"session": "root.1", "request_id": "\0"}),
         ("/v1/worker/claim", {"session": "root.1", "request_id": "r", "queues": ["\0"]}),
         ("/v1/worker/claim", {"session": "root.1", "request_id": "r", "capabilities": ["\0"]}),
+        ("/v1/worker/claim", {"session": "root.1", "request_id": "r", "tasks": ["\0"]}),
         ("/v1/tokens", {"name": "\0", "role": "viewer"}),
         ("/v1/tokens", {"name": "n", "role": "viewer", "tenant": "\0"}),
         ("/v1/tokens", {"name": "n", "role": "viewer", "queues": ["\0"]}),

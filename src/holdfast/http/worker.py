@@ -255,6 +255,10 @@ async def claim_jobs(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     house = ask.house.session
     with about("request_id"):
         check_text(wanted.request_id, "request_id")
+    for field, names in (("tasks", wanted.tasks or ()), ("capabilities", wanted.capabilities)):
+        with about(field):
+            for name in names:
+                check_text(name, field)
     request = ClaimRequest(
         # Others may have had the same thought.
         request_id=f"{wanted.session}.{wanted.request_id}",

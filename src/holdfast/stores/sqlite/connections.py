@@ -124,8 +124,9 @@ def reason(path: str, error: Exception) -> str:
 def _prepare(connection: apsw.Connection, place: Place) -> None:
     if not place.in_memory:
         # Takes effect in a new file only, and there before anything is written: a purge gives its
-        # pages back to the file system.
-        connection.pragma("auto_vacuum", 2)
+        # pages back to the file system. In any other it would wait for the writer.
+        if connection.pragma("page_count") == 0:
+            connection.pragma("auto_vacuum", 2)
         mode = connection.pragma("journal_mode", "wal")
         if mode != "wal":
             raise apsw.BusyError(f"the journal mode is still {mode}")

@@ -51,6 +51,7 @@ def rich() -> dict[str, Any]:
         "dedupe_key": fresh("dedupe"),
         "workflow_id": "flow",
         "step_index": 3,
+        "task_version": "7",
         "correlation_id": fresh("correlation"),
         "trace_id": "trace",
         "labels": {"a": "b"},

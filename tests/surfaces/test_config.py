@@ -20,7 +20,7 @@ from tests.surfaces.commands import HOSTILE, assert_harmless
 
 RUNNING = ("up", "serve", "worker", "reconcile")
 """The commands that keep running, whose every option is a setting."""
-OF_ONE_CALL = {"as_json", "once", "help"}
+OF_ONE_CALL = {"as_json", "once", "fix_times", "help"}
 
 
 @pytest.fixture

@@ -44,7 +44,8 @@ async def bad(path: str) -> Job:
 def _set_policy(path: str, job: Job, policy: int | None = None) -> None:
     """Give a job another policy behind the store's back; None: the only one there is."""
     connection = apsw.Connection(path)
-    connection.execute("DROP TRIGGER IF EXISTS jobs_fixed")
+    for trigger in ("jobs_fixed", "jobs_terms"):
+        connection.execute(f"DROP TRIGGER IF EXISTS {trigger}")
     connection.execute(
         "UPDATE jobs SET policy = coalesce(?, (SELECT id FROM policies)) WHERE id = ?",
         (policy, job.id.bytes),

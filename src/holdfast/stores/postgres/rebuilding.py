@@ -28,10 +28,10 @@ async def rebuild_rows(
         await connection.execute(sql["rebuild_begin"])
         # Read under the lock: nobody writes an event without its row.
         last = dict(await connection.fetch(sql["last_revs"], [job.id for job in all_jobs]))
-        jobs = [job for job in all_jobs if last[job.id] == job.rev]
+        moved = {job.id for job in all_jobs if last[job.id] != job.rev}
+        jobs = [job for job in all_jobs if job.id not in moved]
         ids = [job.id for job in jobs]
-        kept = set(ids)
-        keys = [(id_, key) for id_, key in all_keys if id_ in kept]
+        keys = [(id_, key) for id_, key in all_keys if id_ not in moved]
         await connection.execute(sql["rebuild_forget"], ids)
         await connection.execute(sql["drop_keys"], ids)
         rows = [_key_row(id_, key) for id_, key in keys]
@@ -46,7 +46,7 @@ async def rebuild_rows(
         )
         await connection.execute(sql["add_claims"], [job.id for job in jobs if job.owner])
         await connection.execute(sql["rebuild_end"])
-    return [job.id for job in all_jobs if job.id not in kept]
+    return sorted(moved)
 
 
 async def recount_jobs(connection: Connection, sql: dict[str, str]) -> None:

@@ -6,15 +6,22 @@ Like `holdfast worker`, but for settings that the command does not offer. Ends w
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import logging
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import apsw
+
 from holdfast import points
+from holdfast.wiring import read_address
 from tests.crashes.apps import app
 
 
@@ -35,7 +42,7 @@ async def _serve(settings: dict[str, Any]) -> int:
     if settings["arm_at_signal"]:
         loop.add_signal_handler(signal.SIGUSR1, _arm, settings["arm_at_signal"], signal.SIGKILL)
     if settings["stop_at"]:
-        _arm(settings["stop_at"], signal.SIGSTOP)
+        _arm(settings["stop_at"], signal.SIGSTOP, between_writes_of=settings["url"])
     app.use(settings["url"])
     worker = app.worker(exits=True, **settings["worker"])
     async with worker:
@@ -48,14 +55,36 @@ async def _serve(settings: dict[str, Any]) -> int:
     return 0 if worker.failed is None else 1
 
 
-def _arm(point: str, number: signal.Signals) -> None:
+def _arm(point: str, number: signal.Signals, *, between_writes_of: str | None = None) -> None:
     """Send ourselves a signal when we come to a point, the first time."""
 
     def act() -> None:
         points.disarm()
-        os.kill(os.getpid(), number)
+        with _no_write_under_way(between_writes_of):
+            os.kill(os.getpid(), number)
 
     points.arm(point, act)
+
+
+@contextmanager
+def _no_write_under_way(url: str | None) -> Iterator[None]:
+    """Keep our own writer of a SQLite file out of a transaction.
+
+    A process that is stopped in one keeps everybody from writing until it goes on: nobody could
+    take its job over.
+    """
+    if url is None or read_address(url).engine != "sqlite":
+        yield
+        return
+    with Path(url + "-turn").open("rb") as line:
+        # Our own writer now waits in line, and whoever writes is waited for.
+        fcntl.flock(line, fcntl.LOCK_EX)
+        connection = apsw.Connection(url)
+        connection.set_busy_timeout(10_000)
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+        yield
+        connection.close()
 
 
 def _end_with_parent() -> None:

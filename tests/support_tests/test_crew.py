@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -16,4 +17,6 @@ def test_a_worker_that_ended_by_itself_is_not_waited_for(tmp_path: Path) -> None
         assert member.suspend()
         member.resume()
         member.process.send_signal(signal.SIGKILL)
+        # It has ended, and nobody has asked for its exit code yet.
+        os.waitid(os.P_PID, member.process.pid, os.WEXITED | os.WNOWAIT)
         assert not member.suspend()

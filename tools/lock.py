@@ -24,6 +24,9 @@ LOCKS: dict[str, tuple[str, ...]] = {
     "dev": ("dev",),
 }
 """The extras that each lock file holds; `build` holds what builds the package."""
+EDITABLE = ("editables>=0.5",)
+"""What hatchling needs for an editable install, which pyproject.toml cannot name: it asks at the
+time of the build, and a build without isolation asks nobody."""
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)(.*)$")
 INPUTS = "# inputs: "
 
@@ -46,7 +49,7 @@ def write() -> None:
     """Resolve and pin everything anew."""
     with tempfile.TemporaryDirectory() as place:
         wanted = Path(place) / "build.in"
-        wanted.write_text("\n".join(project()["build-system"]["requires"]))
+        wanted.write_text("\n".join(builders(project())))
         _compile("build", str(wanted))
     for name, extras in LOCKS.items():
         _compile(name, "pyproject.toml", *(word for extra in extras for word in ("--extra", extra)))
@@ -93,7 +96,7 @@ def _direct(name: str) -> list[Requirement]:
     """List what pyproject.toml itself asks for."""
     tables = project()
     if name == "build":
-        return [Requirement(text) for text in tables["build-system"]["requires"]]
+        return [Requirement(text) for text in builders(tables)]
     optional = tables["project"]["optional-dependencies"]
     texts = list(tables["project"]["dependencies"])
     extras = list(LOCKS[name])
@@ -111,12 +114,17 @@ def inputs() -> str:
     """Digest all that pyproject.toml says of dependencies."""
     tables = project()
     said = {
-        "build": tables["build-system"]["requires"],
+        "build": builders(tables),
         "dependencies": tables["project"]["dependencies"],
         "optional": tables["project"]["optional-dependencies"],
         "python": tables["project"]["requires-python"],
     }
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def builders(tables: dict[str, Any]) -> list[str]:
+    """List what builds the package, as a wheel or in place."""
+    return [*tables["build-system"]["requires"], *EDITABLE]
 
 
 def lock(name: str) -> Path:

@@ -186,6 +186,16 @@ async def test_a_database_that_isolates_more_strictly_by_default_makes_nobody_fa
     assert statistic(postgres_cluster, postgres_url, "xact_rollback") == 0
 
 
+async def test_behind_jobs_that_others_are_taking_all_tasks_are_claimed(
+    postgres_url: str, store: PostgresStore
+) -> None:
+    tasks = ("a", "b", "c", "d")
+    first, second, third, fourth = [await submit_one(store, task=task) for task in tasks]
+    async with locked(postgres_url, first), locked(postgres_url, second):
+        claimed = await claim(store, limit=2, tasks=tasks)
+    assert {one.job.id for one in claimed} == {third.id, fourth.id}
+
+
 async def test_jobs_that_another_claim_is_taking_are_passed_over(
     postgres_url: str, store: PostgresStore
 ) -> None:

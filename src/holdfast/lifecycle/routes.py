@@ -49,11 +49,19 @@ def offer(task: str, version: str | None) -> str:
     return task if version is None else f"{task}@{version}"
 
 
+def is_storable(name: str) -> bool:
+    """Return whether a store can hold a name; no job has one that it cannot."""
+    try:
+        return b"\0" not in name.encode()
+    except UnicodeEncodeError:
+        return False
+
+
 @lru_cache(maxsize=256)
 def offered_routes(offers: tuple[str, ...]) -> tuple[str, ...]:
     """Return the routes of the jobs that a worker with these offers may claim, sorted."""
     routes = set()
-    for one in offers:
+    for one in filter(is_storable, offers):
         task, has_version, version = one.rpartition("@")
         if has_version:
             routes.add(route(task, version))

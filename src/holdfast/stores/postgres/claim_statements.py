@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.lifecycle.routes import is_storable
 from holdfast.ports import ClaimRequest
 from holdfast.stores.fit import fit
 from holdfast.stores.law import DEFAULT_TENANT
@@ -64,7 +65,7 @@ def range_arrays(request: ClaimRequest, wanted: Wanted) -> list[Any]:
         *([one[i] for one in wanted.search] for i in range(5)),
         *([one[i] for one, _ in wanted.known] for i in range(3)),
         [start for _, start in wanted.known],
-        msgspec.json.encode(sorted(request.capabilities)).decode(),
+        msgspec.json.encode(sorted(filter(is_storable, request.capabilities))).decode(),
         request.tenant == DEFAULT_TENANT,
     ]
 
@@ -107,16 +108,18 @@ async def claim_fitting(connection: Connection, request: ClaimRequest, wanted: W
 async def claim_greedily(
     connection: Connection, request: ClaimRequest, heads: Sequence[Range]
 ) -> list[Any]:
-    """Claim from whatever range has an unlocked due job, when the merge gave its share to others.
+    """Claim what is due and not locked, range by range, when others hold what the merge gave.
 
-    Locks more than it takes; so it is only asked when a claim came back empty.
+    The order is kept within a range only; so it is only called when a claim came back empty.
     """
     async with connection.transaction():
+        ids: list[UUID] = []
         for one in heads:
-            rows = await lock_due(connection, request, only(one), request.limit)
-            if rows:
-                return await claim_locked(connection, request, [row[1] for row in rows])
-    return []
+            if len(ids) >= request.limit:
+                break
+            rows = await lock_due(connection, request, only(one), request.limit - len(ids))
+            ids += [row[1] for row in rows]
+        return await claim_locked(connection, request, ids) if ids else []
 
 
 async def lock_due(

@@ -193,6 +193,14 @@ class Choosing:
         assert await claimed_ids(store, tasks=("new", "old")) == [new]
         assert len(await claimed_ids(store)) == 1
 
+    async def test_names_that_no_store_can_hold_are_offered_in_vain(self, store: Store) -> None:
+        job = await submit_one(store, task="real", needs=frozenset({"gpu"}))
+        odd = ("nul\0", "lone \ud800")
+
+        assert await claim(store, tasks=odd, capabilities=frozenset(odd)) == []
+        offered = frozenset({"gpu", *odd})
+        assert await claimed_ids(store, tasks=("real", *odd), capabilities=offered) == [job.id]
+
     async def test_a_job_with_a_version_is_claimed_by_workers_with_that_version(
         self, store: Store
     ) -> None:

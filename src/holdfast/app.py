@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
@@ -17,7 +19,7 @@ from holdfast.asking import Asker, PublishedTerms, Rehearsal, all_accepted
 from holdfast.bridge import Bridge
 from holdfast.context import Context
 from holdfast.enlisting import Enlisting
-from holdfast.errors import BadData, BadTask, HoldfastError, ReservedName
+from holdfast.errors import BadData, BadTask, HoldfastError, ReservedName, StoreError
 from holdfast.flow.missing import missing
 from holdfast.flow.redaction import Redact
 from holdfast.flow.submit import refused_submit
@@ -28,6 +30,7 @@ from holdfast.lifecycle.payload import check_number, check_text, decode_body
 from holdfast.lifecycle.reserved import check_not_reserved
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.lifecycle.states import KeyKind, Role, State
+from holdfast.lifecycle.terms import TaskTerms
 from holdfast.local import LocalOperations
 from holdfast.operations import found
 from holdfast.options import TaskOptions, read_states
@@ -53,9 +56,13 @@ from holdfast.telemetry import Meters
 from holdfast.telemetry.tracing import submit_span
 from holdfast.wiring import make_store, read_address
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 OnFailure = TypeVar("OnFailure", bound=Hook)
 Redactor = TypeVar("Redactor", bound=Redact)
+NO_TERMS_SECONDS = 60.0
+"""How long a store that could not be opened is not asked for the terms of tasks again."""
 
 
 class Holdfast(Enlisting):
@@ -99,6 +106,7 @@ class Holdfast(Enlisting):
         """What this process counts of its submits and workers."""
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
         self._lock = threading.Lock()
+        self._no_terms_until = 0.0
         self._inherited: list[Session] = []
         """What a parent had open when it forked: kept, so that nothing closes its connections."""
         self._bridge = Bridge(after_fork=self._leave_parent)
@@ -180,10 +188,25 @@ class Holdfast(Enlisting):
         return handles
 
     async def published(self, calls: Sequence[Call]) -> PublishedTerms:
-        """Read the terms of tasks that calls know by name alone."""
-        terms = (await self._session()).terms
+        """Read the terms of tasks that calls know by name alone.
+
+        Where the store cannot be opened nothing is known: who submits on a connection of its own
+        does without, and the worker that claims the job corrects its terms.
+        """
+        if time.monotonic() < self._no_terms_until:
+            return _nothing_published
+        try:
+            terms = (await self._session()).terms
+        except StoreError as error:
+            self._no_terms_until = time.monotonic() + NO_TERMS_SECONDS
+            log.warning("the terms of tasks could not be read: %s", error)
+            return _nothing_published
         await terms.learn(self.asker.named_in(calls))
         return terms.get
+
+    def published_sync(self, calls: Sequence[Call]) -> PublishedTerms:
+        """Read the terms of tasks that calls know by name alone, in any thread."""
+        return self._bridge.run_blocking(self.published(calls))
 
     def _answer(self, call: Call, job: NewJob, outcome: SubmitOutcome) -> Any:
         if isinstance(outcome, SubmitRefused):
@@ -478,6 +501,10 @@ class Holdfast(Enlisting):
             for known in [known for known in self._sessions if known.is_closed()]:
                 del self._sessions[known]
             return self._sessions.setdefault(loop, Session(self.make_store()))
+
+
+def _nothing_published(_tenant: str, _task: str) -> TaskTerms | None:
+    return None
 
 
 def _check_queues(queues: Sequence[str]) -> list[str]:

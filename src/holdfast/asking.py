@@ -17,7 +17,6 @@ from holdfast.lifecycle.job import Actor, JobId, NewJob
 from holdfast.lifecycle.states import Link
 from holdfast.lifecycle.submit import Submission, submit, submit_alike
 from holdfast.lifecycle.terms import TaskTerms, by_name
-from holdfast.options import stated_terms
 from holdfast.tasks import Call, numbered
 from holdfast.telemetry.tracing import trace_id_of
 
@@ -72,7 +71,7 @@ class Asker(Struct, frozen=True, kw_only=True):
                 submission,
                 None if terms is None else terms(submission.tenant, task.name),
                 given=call.fields,
-                stated=stated_terms(call.said),
+                stated=call.stated,
             )
         return submit(submission, self.actor)
 

@@ -45,6 +45,13 @@ class Bridge:
             raise RuntimeError(
                 f"this thread runs an event loop, which would stand still: await {instead} instead"
             )
+        return self.run_blocking(work)
+
+    def run_blocking(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work and wait for it, also in a thread whose event loop stands still meanwhile.
+
+        Only for callers that block that loop anyway, and for work that is short.
+        """
         future = self._started().start_work(work)
         try:
             return future.result()

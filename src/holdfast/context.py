@@ -18,7 +18,7 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, overlo
 import msgspec
 from msgspec import Struct
 
-from holdfast.durable.children import ChildHandle, Spawnable, child_submission, gather, spawn
+from holdfast.durable.children import ChildHandle, Spawnable, child_request, gather, spawn
 from holdfast.durable.driving import Steps
 from holdfast.durable.messages import Reply, Request
 from holdfast.durable.progress import Reports
@@ -373,8 +373,8 @@ class Context:
     def spawning(self, task: Spawnable[P, R], *args: P.args, **kwargs: P.kwargs) -> Steps:
         """Prepare to spawn: bad arguments raise here."""
         traceparent = current_traceparent() or self.job.traceparent
-        child = child_submission(task.prepare(*args, **kwargs), traceparent)
-        return spawn(self.durable, task, child)
+        asked = child_request(task.prepare(*args, **kwargs), traceparent)
+        return spawn(self.durable, task, asked)
 
     @property
     def sync(self) -> SyncCalls:

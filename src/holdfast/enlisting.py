@@ -37,7 +37,7 @@ from holdfast.stores.submitting import Enlisted
 from holdfast.tasks import Call
 from holdfast.telemetry import Meters
 from holdfast.telemetry.tracing import submit_span
-from holdfast.transaction import Hosted, Transaction, enlisted
+from holdfast.transaction import Hosted, Transaction, enlisted, hosted_terms
 
 Handles: TypeAlias = Sequence[PendingHandle[Any]]
 _ASYNCPG = ("asyncpg.connection:Connection", "asyncpg.pool:PoolConnectionProxy")
@@ -90,6 +90,10 @@ class Enlisting(Home):
     async def published(self, calls: Sequence[Call]) -> PublishedTerms:
         """Read the terms of tasks that calls know by name alone."""
 
+    @abstractmethod
+    def published_sync(self, calls: Sequence[Call]) -> PublishedTerms:
+        """Read the terms of tasks that calls know by name alone, in any thread."""
+
     def transaction(self) -> Transaction:
         """Begin a transaction on the store's own connection (SQLite): your rows and jobs in one."""
         return Transaction(self)
@@ -101,7 +105,6 @@ class Enlisting(Home):
         if not calls:
             return []
         parents = [await self.parent_id(call.parent) for call in calls]
-        # What is not known here, the worker that claims the job fills in.
         terms = await self.published(calls) if self.asker.named_in(calls) else None
         with submit_span(calls[0].task.name, calls[0].task.queue) as active:
             jobs = self._decided_in(connection, calls, parents, active, terms)
@@ -118,13 +121,23 @@ class Enlisting(Home):
         if not calls:
             return []
         parents = [self._parent_id_sync(call.parent) for call in calls]
+        terms = self._terms_sync(connection, calls)
         with submit_span(calls[0].task.name, calls[0].task.queue) as active:
-            jobs = self._decided_in(connection, calls, parents, active)
+            jobs = self._decided_in(connection, calls, parents, active, terms)
             if not in_a_loop() and self._names_new(jobs):
                 self.run_sync(self._write_ahead(jobs), "task.submit_in(…)")
             return self._counted(
                 enlist_sync(connection, jobs, self._handles(calls, jobs), schema=self.schema)
             )
+
+    def _terms_sync(self, connection: Any, calls: Sequence[Call]) -> PublishedTerms | None:
+        named = self.asker.named_in(calls)
+        if not named:
+            return None
+        if isinstance(connection, Hosted):
+            # On the writer's thread: who reads elsewhere may have to wait for this transaction.
+            return hosted_terms(connection, named)
+        return self.published_sync(calls)
 
     def _parent_id_sync(self, parent: Any) -> JobId | None:
         match parent:
@@ -144,7 +157,7 @@ class Enlisting(Home):
         calls: Sequence[Call],
         parents: Sequence[JobId | None],
         active: str | None,
-        terms: PublishedTerms | None = None,
+        terms: PublishedTerms | None,
     ) -> list[NewJob]:
         if isinstance(connection, Transaction) and connection.home is not self:
             raise BadConnection("this transaction is another app's")

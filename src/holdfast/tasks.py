@@ -18,7 +18,15 @@ from holdfast.lifecycle.payload import Body
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Priority
 from holdfast.lifecycle.terms import TaskTerms
-from holdfast.options import JobOptions, TaskOptions, Terms, check_fields, job_fields, task_terms
+from holdfast.options import (
+    JobOptions,
+    TaskOptions,
+    Terms,
+    check_fields,
+    job_fields,
+    stated_terms,
+    task_terms,
+)
 from holdfast.pending import PendingHandle
 from holdfast.undoing import Undoing
 
@@ -56,6 +64,11 @@ class Call(Struct, frozen=True, kw_only=True):
     said: Mapping[str, Any] = {}
     """The same in the words of `options(…)`, for whoever hands the call on."""
     parent: Any = None
+
+    @property
+    def stated(self) -> tuple[str, ...] | None:
+        """The fields of the policy that the caller gave; None where it knows the task's own."""
+        return stated_terms(self.said) if self.task.elsewhere else None
 
 
 Arguments: TypeAlias = Call | tuple[Any, ...] | Mapping[str, Any]

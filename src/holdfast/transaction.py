@@ -8,13 +8,14 @@ something keeps nobody waiting.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from holdfast.errors import BadConnection, BadData, BadTransaction
 from holdfast.flow.submit import refused_submit
 from holdfast.lifecycle.job import NewJob
+from holdfast.lifecycle.terms import TaskTerms
 from holdfast.pending import PendingHandle
 from holdfast.ports import Store, SubmitOutcome, SubmitRefused
 from holdfast.stores.submitting import Enlisted
@@ -31,6 +32,9 @@ class Hosted(Protocol):
 
     def submit(self, jobs: Sequence[NewJob], /) -> list[SubmitOutcome]:
         """Submit decided jobs."""
+
+    def task_terms(self, tenant: str, tasks: Sequence[str], /) -> list[TaskTerms | None]:
+        """Read the terms that workers published of tasks, in the order of the tasks."""
 
 
 @runtime_checkable
@@ -164,6 +168,21 @@ def enlisted(outcomes: Sequence[SubmitOutcome]) -> list[Enlisted | SubmitRefused
         else Enlisted(id=outcome.job.id, job_id=outcome.job.public_id, created=outcome.created)
         for outcome in outcomes
     ]
+
+
+def hosted_terms(
+    host: Hosted, named: Iterable[tuple[str, str]]
+) -> Callable[[str, str], TaskTerms | None]:
+    """Read the terms of tasks, given by tenant and name, in a transaction under way."""
+    tasks: dict[str, list[str]] = {}
+    for tenant, task in named:
+        tasks.setdefault(tenant, []).append(task)
+    found = {
+        (tenant, task): terms
+        for tenant, asked in tasks.items()
+        for task, terms in zip(asked, host.task_terms(tenant, asked), strict=True)
+    }
+    return lambda tenant, task: found.get((tenant, task))
 
 
 def _host(store: Store) -> Hosting:

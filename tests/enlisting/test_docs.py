@@ -61,11 +61,12 @@ async def test_each_way_on_sqlite_writes_an_order_and_its_job(page: dict[str, An
 def test_the_grants_of_the_page_are_statements_that_work(
     page: dict[str, Any], url: str, postgres_cluster: PostgresCluster
 ) -> None:
-    [grants] = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+    grants = "".join(re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL))
     database = url.rpartition("/")[2]
     postgres_cluster.sql(
         f"BEGIN; CREATE ROLE web; {grants} SELECT 1 / has_function_privilege("
-        "'web', 'holdfast.holdfast_submit(jsonb)', 'EXECUTE')::int; ROLLBACK",
+        "'web', 'holdfast.holdfast_submit(jsonb)', 'EXECUTE')::int, 1 / has_table_privilege("
+        "'web', 'holdfast.task_terms', 'SELECT')::int; ROLLBACK",
         database,
     )
 

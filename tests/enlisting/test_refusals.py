@@ -17,8 +17,10 @@ from holdfast import Holdfast
 from holdfast.errors import BadConnection, BadTransaction, NotCommitted, SchemaMismatch, StoreError
 from holdfast.identity import mint_id
 from holdfast.lifecycle.job import Actor
+from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Role
 from holdfast.lifecycle.submit import Submission, submit
+from holdfast.lifecycle.terms import TaskTerms
 from holdfast.stores.postgres.enlisted import enlist_sql, enlist_text
 from tests.enlisting.callers import Asyncpg, AsyncSqlAlchemy, Caller, Psycopg, SyncPsycopg
 from tests.support.pgbouncer import PgBouncer
@@ -174,6 +176,39 @@ async def test_a_role_needs_the_function_and_nothing_else(
     for table in ("jobs", "events", "keys", "counts", "policies"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await web.run(f"SELECT 1 FROM holdfast.{table}")
+
+
+async def test_a_role_with_the_function_alone_submits_by_name(
+    app: Holdfast, url: str, web: Asyncpg, web_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await granted(url)
+    stranger = Holdfast(web_url)
+    await web.begin()
+    made = [await web.submit(stranger.named("ship")) for _ in range(3)]
+    await web.commit()
+    await stranger.close()
+    for one in made:
+        assert (await app.get(one.id)).record.task == "ship"
+    # It cannot read the terms: that is logged once, and not tried each time.
+    assert caplog.text.count("terms of tasks could not be read") == 1
+
+
+async def test_a_role_that_may_read_the_terms_of_tasks_submits_under_them(
+    app: Holdfast, url: str, web: Asyncpg, web_url: str
+) -> None:
+    await granted(url)
+    owner = await asyncpg.connect(url)
+    await owner.execute("GRANT SELECT ON holdfast.migrations, holdfast.task_terms TO web")
+    await owner.close()
+    terms = TaskTerms(task="pay", policy=Policy(idempotent=False, max_attempts=1), queue="money")
+    await (await app.store()).publish_terms([terms])
+    stranger = Holdfast(web_url)
+    await web.begin()
+    made = await web.submit(stranger.named("pay"))
+    await web.commit()
+    await stranger.close()
+    job = (await app.get(made.id)).record
+    assert (job.policy, job.queue) == (terms.policy, "money")
 
 
 async def test_a_callers_own_tables_and_functions_do_not_stand_in_for_holdfasts(

@@ -55,6 +55,12 @@ def in_function(ctx: Context, file: str) -> list[str]:
 
 
 @app.task(**TERMS)
+def spawns_by_name(ctx: Context, task: str) -> str:
+    """Spawn a child of a task that this app does not have."""
+    return ctx.sync.spawn(app.named(task)).id
+
+
+@app.task(**TERMS)
 def dies_between(ctx: Context, file: str) -> list[str]:
     """Die between two steps."""
     done = [ctx.sync.step("step", note, file, "one")]

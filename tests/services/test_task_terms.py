@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
+from msgspec.structs import replace
 
 from holdfast import Backoff, Context, PermanentError
 from holdfast.app import Holdfast
@@ -18,6 +21,8 @@ from holdfast.lifecycle.job import Actor
 from holdfast.lifecycle.states import EventType, Role, State
 from holdfast.lifecycle.times import SECOND
 from holdfast.operations import Wanted
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.acts import claim_one
 from tests.services import isolated
 from tests.services.test_worker import LIMIT, types
@@ -185,6 +190,171 @@ async def test_a_submit_by_name_in_a_transaction_of_the_callers_has_the_terms(
         await asyncio.gather(early.result(LIMIT), late.result(LIMIT))
     assert late.record.policy == pay.policy
     assert (await early.refresh()).record.policy == pay.policy
+
+
+def in_blocking_transaction(stranger: Holdfast, url: str) -> str:
+    """Submit by name in a transaction of the caller's that blocks; return the job's id."""
+    task = stranger.named("pay")
+    if url.startswith("postgres"):
+        with psycopg.connect(url) as connection:
+            return task.submit_in_sync(connection).id
+    with stranger.transaction() as transaction:
+        made = task.submit_in_sync(transaction)
+    return made.id
+
+
+async def test_a_submit_by_name_in_a_blocking_transaction_has_the_terms(
+    app: Holdfast, url: str
+) -> None:
+    @app.task(idempotent=False, queue="money")
+    async def pay() -> None: ...
+
+    stranger = Holdfast(url)
+    async with app.worker(queues=["money"]):
+        late = await app.get(await asyncio.to_thread(in_blocking_transaction, stranger, url))
+        await late.result(LIMIT)
+    await asyncio.to_thread(stranger.close_sync)
+    assert (late.record.policy, late.record.queue) == (pay.policy, "money")
+    assert await corrections(late) == []
+
+
+async def test_a_blocking_submit_in_a_coroutine_has_the_terms(app: Holdfast, url: str) -> None:
+    """Its connection blocks the loop as well; the terms are read beside it."""
+
+    @app.task(idempotent=False)
+    async def pay() -> None: ...
+
+    await (await app.store()).publish_terms([pay.published])
+    async with Holdfast(url) as stranger:
+        if url.startswith("postgres"):
+            made = in_blocking_transaction(stranger, url)
+        else:
+            async with stranger.transaction() as transaction:
+                pending = stranger.named("pay").submit_in_sync(transaction)
+            made = pending.id
+    assert (await app.get(made)).record.policy == pay.policy
+
+
+async def test_a_submit_by_name_on_the_writers_thread_has_the_terms(tmp_path: Path) -> None:
+    """What runs there may not wait for anything that waits for the writer."""
+    async with Holdfast(str(tmp_path / "jobs.db")) as app:
+
+        @app.task(idempotent=False)
+        async def pay() -> None: ...
+
+        await (await app.store()).publish_terms([pay.published])
+        async with Holdfast(app.url) as stranger, stranger.transaction() as transaction:
+            made = transaction.run(lambda host: stranger.named("pay").submit_in_sync(host).id)
+        assert (await app.get(made.value)).record.policy == pay.policy
+
+
+async def test_many_submits_in_blocking_transactions_ask_for_the_terms_once(
+    app: Holdfast, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(idempotent=False)
+    async def pay() -> None: ...
+
+    await (await app.store()).publish_terms([pay.published])
+    asked: list[Any] = []
+    for kind in (SqliteStore, PostgresStore):
+        monkeypatch.setattr(kind, "task_terms", _counted(kind.task_terms, asked))
+    stranger = Holdfast(url)
+
+    def submit() -> None:
+        for _ in range(10):
+            in_blocking_transaction(stranger, url)
+        stranger.close_sync()
+
+    await asyncio.to_thread(submit)
+    assert len(asked) == 1
+    assert {job.record.policy async for job in app.jobs()} == {pay.policy}
+
+
+def _counted(read: Any, asked: list[Any]) -> Any:
+    async def counted(*args: Any) -> Any:
+        asked.append(args)
+        return await read(*args)
+
+    return counted
+
+
+async def test_a_child_of_a_task_that_is_registered_elsewhere_has_its_terms(
+    app: Holdfast, url: str
+) -> None:
+    children: list[str] = []
+
+    @app.task
+    async def parent(ctx: Context) -> None:
+        named = app.named("pay")
+        children.append((await ctx.spawn(named)).id)
+        children.append((await ctx.spawn(named.options(queue="mine", timeout="1h"))).id)
+
+    other = Holdfast(url)
+
+    @other.task(idempotent=False, queue="money", priority="critical", timeout="5m", retries=2)
+    async def pay() -> None: ...
+
+    await (await app.store()).publish_terms([pay.published])
+    async with app.worker():
+        await (await parent.submit()).result(LIMIT)
+    one, two = [(await app.get(child)).record for child in children]
+    assert (one.policy, one.queue, one.priority) == (pay.policy, "money", "critical")
+    # Its queue is the handler's own; a longer timeout than the task's is weaker.
+    assert (two.policy, two.queue) == (pay.policy, "mine")
+
+
+async def test_a_child_whose_terms_nobody_knew_gets_all_of_them_when_it_is_claimed(
+    app: Holdfast, url: str
+) -> None:
+    children: list[str] = []
+
+    @app.task
+    async def parent(ctx: Context) -> None:
+        children.append((await ctx.spawn(app.named("fetch").options(timeout="1m"))).id)
+
+    async with app.worker():
+        await (await parent.submit()).result(LIMIT)
+    async with Holdfast(url) as other:
+
+        @other.task(retries=7, timeout="5m", on_exhausted="fail")
+        async def fetch() -> None: ...
+
+        async with other.worker():
+            child = await other.get(children[0])
+            await child.result(LIMIT)
+    policy = (await child.refresh()).record.policy
+    assert policy == replace(fetch.policy, timeout=60 * SECOND)
+
+
+async def test_a_child_spawned_from_a_process_of_its_own_has_its_terms(url: str) -> None:
+    isolated.app.use(url)
+    async with isolated.app as app:
+        other = Holdfast(url)
+
+        @other.task(idempotent=False)
+        async def pay() -> None: ...
+
+        await (await app.store()).publish_terms([pay.published])
+        async with app.worker():
+            job = await isolated.spawns_by_name.submit("pay")
+            child = await app.get(await job.result(LIMIT))
+        assert child.record.policy == pay.policy
+
+
+async def test_many_children_by_name_ask_for_the_terms_once(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    async def parent(ctx: Context) -> None:
+        for _ in range(10):
+            await ctx.spawn(app.named("pay"))
+
+    asked: list[Any] = []
+    for kind in (SqliteStore, PostgresStore):
+        monkeypatch.setattr(kind, "task_terms", _counted(kind.task_terms, asked))
+    async with app.worker():
+        await (await parent.submit()).result(LIMIT)
+    assert len(asked) == 1
 
 
 async def test_many_submits_by_name_ask_for_the_terms_once(app: Holdfast, url: str) -> None:

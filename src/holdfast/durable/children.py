@@ -63,6 +63,10 @@ class Prepared(Protocol):
         """What else was said of it."""
 
     @property
+    def stated(self) -> tuple[str, ...] | None:
+        """The fields of the policy that were given; None where the task's own are known."""
+
+    @property
     def parent(self) -> Any:
         """Whose child it was said to be."""
 
@@ -100,8 +104,16 @@ class ChildHandle(Generic[R_co]):
         return self._task.unpack_result(outcome.body)
 
 
-def child_submission(call: Prepared, traceparent: str | None) -> Submission:
-    """Write down what a child is asked for; its parent's worker adds whose child it is."""
+def child_request(call: Prepared, traceparent: str | None) -> Spawn:
+    """Write down what a child is asked for; its parent's worker adds whose child it is.
+
+    The worker also adds the terms of a task that is registered elsewhere, if it knows them.
+    """
+    child = _submission(call, traceparent)
+    return Spawn(0, child, given=None if call.stated is None else sorted(call.fields))
+
+
+def _submission(call: Prepared, traceparent: str | None) -> Submission:
     if call.parent is not None or (given := [name for name in OWN_KEYS if name in call.fields]):
         what = "parent" if call.parent is not None else given[0]
         raise BadData(f"a child cannot be given a {what}: it is known by its parent and its number")
@@ -124,33 +136,38 @@ def child_submission(call: Prepared, traceparent: str | None) -> Submission:
         }
     with about("queue"):
         check_not_reserved(terms["queue"], "queue")
-    return Submission(id=mint_id(), task=task.name, body=bytes(call.body), **terms)
+    return Submission(
+        id=mint_id(), task=task.name, body=bytes(call.body), stated=call.stated, **terms
+    )
 
 
 def spawn(
-    durable: Durable, task: Spawnable[Any, R], child: Submission
+    durable: Durable, task: Spawnable[Any, R], asked: Spawn
 ) -> Generator[Effect, Any, ChildHandle[R]]:
     """Have a child made, once: a recorded one is given again."""
-    use, entry = yield from durable.arrive("child", child.task)
+    use, entry = yield from durable.arrive("child", asked.child.task)
+    asked = replace(asked, use=use)
     if entry is not None:
         made = decode_body(entry.body)
         id_, number = made["id"], made["number"]
         if entry.carried and not durable.is_given_up(number):
-            id_ = yield from _spawn_again(durable, use, replace(child, step_index=number), id_)
+            id_ = yield from _spawn_again(durable, replace(_numbered(asked, number), resumes=id_))
         return ChildHandle(id_, number, task)
     number = durable.next_child()
-    answered((yield Spawn(use, replace(child, step_index=number))), Spawned)
-    return ChildHandle(str(child.id), number, task)
+    answered((yield _numbered(asked, number)), Spawned)
+    return ChildHandle(str(asked.child.id), number, task)
 
 
-def _spawn_again(
-    durable: Durable, use: int, child: Submission, id_: str
-) -> Generator[Effect, Any, str]:
+def _numbered(asked: Spawn, number: int) -> Spawn:
+    return replace(asked, child=replace(asked.child, step_index=number))
+
+
+def _spawn_again(durable: Durable, asked: Spawn) -> Generator[Effect, Any, str]:
     """Have a child, in place of one that the job before this one had spawned.
 
     One that succeeded is kept. Any other ended with that job, or was why it failed: it is resumed.
     """
-    reply = yield Spawn(use, child, id_)
+    reply = yield asked
     if isinstance(reply, Unsettled):
         yield from durable.recheck(ELSEWHERE)
     return str(answered(reply, Spawned).id)

@@ -67,6 +67,8 @@ class Spawn(Struct, frozen=True, tag=True):
     """Its `step_index` is how many came before it; whose child it is, the worker knows."""
     resumes: str | None = None
     """The child in whose place it comes, spawned by the job that this one continues from."""
+    given: list[str] | None = None
+    """Fields that the handler gave of a task that it knows by name alone; None: of its own."""
 
 
 class Gather(Struct, frozen=True, tag=True):

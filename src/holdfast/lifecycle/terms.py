@@ -115,6 +115,7 @@ def by_name(
         submission,
         policy=settled_policy(submission.policy, terms.policy, stated),
         content=content_digest(submission) if _has_keys(submission) else None,
+        stated=None,
         **inherited,
     )
 

@@ -35,16 +35,18 @@ from holdfast.flow.outcomes import Outcome, outcome
 from holdfast.flow.succession import Succession, newest, succession
 from holdfast.identity import mint_request
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import RECHECKS, Actor, Created, Job, JobId, Refusal
+from holdfast.lifecycle.job import RECHECKS, Actor, Created, Job, JobId, NewJob, Refusal
 from holdfast.lifecycle.payload import BODY_LIMIT, check_body, encode_body
 from holdfast.lifecycle.retry import recheck_delay
 from holdfast.lifecycle.signals import oldest_signal
 from holdfast.lifecycle.states import Link, Role, State
-from holdfast.lifecycle.submit import Submission, submit
+from holdfast.lifecycle.submit import submit
+from holdfast.lifecycle.terms import by_name
 from holdfast.lifecycle.times import After, Time, seconds
 from holdfast.ports import Store
 from holdfast.services.desk import Desk
 from holdfast.services.held import Held
+from holdfast.services.known_terms import KnownTerms
 from holdfast.services.retelling import note_compensated, retold
 from holdfast.telemetry import Meters
 
@@ -62,6 +64,7 @@ class Journal:
         self._store = store
         self._meters = meters
         self._desk = desk
+        self._terms = KnownTerms(store)
 
     async def answer(self, held: Held, request: Request, tell: Callable[[Reply], None]) -> None:
         """Do what an attempt asks for, and tell it what came of it, whatever happens."""
@@ -92,10 +95,10 @@ class Journal:
                 return await self._write(held, name, use, body, failed=failed)
             case Await():
                 return await self._await(held, request)
-            case Spawn(use, child, before):
+            case Spawn(resumes=before):
                 if before is None:
-                    return await self._spawn(held, use, child)
-                return await self._spawn_again(held, use, child, before)
+                    return await self._spawn(held, request)
+                return await self._spawn_again(held, request, before)
             case Gather(ids):
                 return await self._gather(held.claimed.job, ids)
 
@@ -121,36 +124,43 @@ class Journal:
         )
         return _told(await self._desk.ask(held, command))
 
-    async def _spawn(self, held: Held, use: int, child: Submission) -> Reply:
+    async def _spawn(self, held: Held, request: Spawn) -> Reply:
         """Write a child and the step that remembers it in one commit."""
-        job = held.claimed.job
-        made = submit(
-            replace(
-                child,
-                tenant=job.tenant,
-                parent_id=job.id,
-                link_kind=Link.CHILD,
-                workflow_id=child.workflow_id or job.workflow_id,
-                correlation_id=child.correlation_id or held.claimed.correlation_id,
-                deadline_at=await self._deadline(job, child.deadline_at),
-            ),
-            Actor(Role.GATEWAY, held.actor.name),
-        )
+        made = await self._child(held, request)
+        child = request.child
         command = c.Step(
             actor=held.actor,
             request_id=mint_request(),
             name=child.task,
-            use=use,
+            use=request.use,
             body=encode_body({"id": str(child.id), "number": child.step_index}),
             submits=(made,),
         )
         refusal = await self._desk.ask(held, command)
         if refusal is not None:
             return _told(refusal)
-        self._meters.submitted(child.task, child.queue)
+        self._meters.submitted(child.task, made.record.queue)
         return Spawned(str(child.id))
 
-    async def _spawn_again(self, held: Held, use: int, child: Submission, before: str) -> Reply:
+    async def _child(self, held: Held, request: Spawn) -> NewJob:
+        """Decide a child's submit: whose child it is, and what its task's terms are."""
+        job, child = held.claimed.job, request.child
+        child = replace(
+            child,
+            tenant=job.tenant,
+            parent_id=job.id,
+            link_kind=Link.CHILD,
+            workflow_id=child.workflow_id or job.workflow_id,
+            correlation_id=child.correlation_id or held.claimed.correlation_id,
+            deadline_at=await self._deadline(job, child.deadline_at),
+        )
+        if request.given is not None:
+            await self._terms.learn([(child.tenant, child.task)])
+            terms = self._terms.get(child.tenant, child.task)
+            child = by_name(child, terms, given=request.given, stated=child.stated)
+        return submit(child, Actor(Role.GATEWAY, held.actor.name))
+
+    async def _spawn_again(self, held: Held, request: Spawn, before: str) -> Reply:
         """Make a child in place of one that the job before had, unless that one succeeded."""
         old = (await self._store.get([JobId(UUID(before))]))[0]
         if old is None or old.tenant != held.claimed.job.tenant:
@@ -163,9 +173,8 @@ class Journal:
             return Spawned(str(last.id))
         if (line := await self._line(last)) is None:
             return Unsettled()
-        return await self._spawn(
-            held, use, replace(child, resumes=line.resumes, lineage=line.lineage)
-        )
+        child = replace(request.child, resumes=line.resumes, lineage=line.lineage)
+        return await self._spawn(held, replace(request, child=child))
 
     async def _line(self, child: Job) -> Succession | None:
         """Say what the successor of a child continues from; None while that is being undone."""

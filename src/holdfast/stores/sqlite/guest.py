@@ -17,8 +17,10 @@ import apsw
 
 from holdfast.errors import StatementFailed
 from holdfast.lifecycle.job import NewJob
+from holdfast.lifecycle.terms import TaskTerms
 from holdfast.ports import SubmitOutcome
 from holdfast.stores.sqlite.connections import BUSY, FATAL
+from holdfast.stores.sqlite.read import task_terms
 from holdfast.stores.sqlite.session import Parameters, Row
 from holdfast.stores.sqlite.submit import submit
 from holdfast.stores.sqlite.turn import Turn
@@ -130,6 +132,11 @@ class Guest:
         """Submit decided jobs."""
         self._check()
         return submit(self._turn, jobs)
+
+    def task_terms(self, tenant: str, tasks: Sequence[str]) -> list[TaskTerms | None]:
+        """Read the terms that workers published of tasks, in the order of the tasks."""
+        self._check()
+        return task_terms(self._turn, tenant, tasks)
 
     @contextmanager
     def _fenced(self) -> Iterator[None]:

@@ -746,6 +746,13 @@ class Store(Jobs, Protocol):
         and what they did.
         """
 
+    async def continued(self, ids: Sequence[JobId]) -> set[JobId]:
+        """Return those of these jobs whose records another job may still read.
+
+        That is a retry, redrive or compensation of the job, or one made from such a job, which has
+        not ended or whose dead letter is open. Children do not count.
+        """
+
     async def erase_bodies(self, ids: Sequence[JobId]) -> int:
         """Erase the bodies of cleaned jobs' events, and their logs; digests stay.
 

@@ -12,6 +12,7 @@ from holdfast.flow.clean import DAY, Cleaned, Terms, clean, is_over, read_term
 from holdfast.flow.redrive import discard, redrive
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Change, Job, JobId
+from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import (
     LIVE,
     TERMINAL,
@@ -274,6 +275,51 @@ async def test_a_job_is_kept_while_the_one_that_resumed_it_may_be_redriven(
     await cleaned(either_store, terms)
 
     assert await retention(either_store, job, new) == [Retention.CLEANED] * 2
+
+
+async def test_a_job_is_kept_while_a_redrive_of_what_undoes_it_is_not_done(
+    either_store: Store,
+) -> None:
+    job = await job_in(either_store, State.FAILED, body=b'{"n":1}')
+    link = {"parent_id": job.id, "link_kind": Link.COMPENSATION}
+    dead = await job_in(either_store, State.DEAD_LETTERED, body=b"{}", **link)
+    again = await redrive(either_store, dead.id, CONTROL)
+    await cleaned(either_store)
+    assert await retention(either_store, job, dead) == [Retention.LIVE] * 2
+    claimed = (await claim_one(either_store, again.queue)).job
+    running = await do(either_store, claimed, c.Start(actor=owner_of(claimed)))
+    await do(either_store, running, c.Complete(actor=owner_of(running)))
+    await cleaned(either_store)
+
+    assert await retention(either_store, job, dead) == [Retention.CLEANED] * 2
+
+
+class Counted:
+    """A store that counts the requests it gets."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self.requests = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.requests += 1
+        return getattr(self._inner, name)
+
+
+async def test_a_look_costs_the_same_number_of_requests_for_one_job_and_for_many(
+    either_store: Store,
+) -> None:
+    requests = []
+    for families in (1, 10):
+        for _ in range(families):
+            policy = Policy(idempotent=False)
+            parent = await job_in(either_store, State.FAILED, policy=policy)
+            await child_of(either_store, parent, State.FAILED, policy=policy)
+        store: Any = Counted(either_store)
+        assert (await cleaned(store)).cleaned == 2 * families
+        requests.append(store.requests)
+
+    assert requests[0] == requests[1]
 
 
 async def test_a_long_ledger_is_gone_through_a_stretch_at_a_time(either_store: Store) -> None:

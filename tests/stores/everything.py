@@ -10,9 +10,19 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import JobId
 from holdfast.lifecycle.states import EventType, KeyKind, Letter, Link, State
 from holdfast.ports import Capacity, EventQuery, LogEntry, Query, Store
-from holdfast.testing.acts import all_jobs, chain, claim, claimed_job, running_job, submit_one
+from holdfast.testing.acts import (
+    all_jobs,
+    chain,
+    claim,
+    claimed_job,
+    do,
+    job_in,
+    running_job,
+    submit_one,
+)
 from holdfast.testing.factories import (
     CONTROL,
+    JANITOR,
     announcement,
     fresh,
     new_job,
@@ -142,12 +152,26 @@ async def _keep(store: Store) -> None:
     await store.move_cursor("one", before=None, to="1")
     await store.move_cursor("one", before=await store.cursor("one"), to="2")
     await store.aged(ended_before=(await store.clock()).now, look_at=5)
+    await store.continued([job.id for job in await all_jobs(store)])
     await store.erase_bodies([job.id for job in await all_jobs(store)])
     await store.drop_beats(before=(await store.clock()).now)
+    await _purge(store)
     await problems_of(store)
     await rebuild(store)
     await store.bump_epoch()
     await store.due()
+
+
+async def _purge(store: Store) -> None:
+    job = await job_in(store, State.SUCCEEDED)
+    for command in (c.Clean(actor=JANITOR), c.Cleaned(actor=JANITOR)):
+        job = await do(store, job, command)
+    await submit_one(store)
+    await store.purgeable(ended_before=(await store.clock()).now, look_at=5)
+    assert await store.purge([job.id], actor="ann") == [job.id]
+    await store.purged([job.id])
+    await store.purges()
+    await store.give_back_space()
 
 
 async def _log(store: Store) -> None:

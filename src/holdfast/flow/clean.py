@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from holdfast.errors import BadData
-from holdfast.flow.succession import newest
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
 from holdfast.lifecycle.job import Actor, Change, Job, JobId, Refusal
@@ -121,17 +120,18 @@ async def needed_by_others(store: Store, jobs: Sequence[Job]) -> set[JobId]:
     A job above it, which may ask for its result; or a retry or redrive, of it or of one above it,
     which continues from what they have recorded.
     """
-    resumed = {job.id: await _is_resumed(store, job) for job in jobs}
-    needed = {id_ for id_, is_needed in resumed.items() if is_needed}
+    asked = {job.id for job in jobs}
+    continued = await _continued(store, jobs)
+    needed = set(continued)
     above = {job.id: job.parent_id for job in jobs if job.parent_id is not None}
     while above:
         parents = list(dict.fromkeys(above.values()))
         found = dict(zip(parents, await store.get(parents), strict=True))
-        for parent in found.values():
-            if parent is not None and parent.id not in resumed:
-                resumed[parent.id] = await _is_resumed(store, parent)
+        unasked = [job for job in found.values() if job is not None and job.id not in asked]
+        asked |= {job.id for job in unasked}
+        continued |= await _continued(store, unasked)
         needed |= {
-            id_ for id_, parent in above.items() if _is_live(found[parent]) or resumed.get(parent)
+            id_ for id_, parent in above.items() if _is_live(found[parent]) or parent in continued
         }
         above = {
             id_: up.parent_id
@@ -141,10 +141,11 @@ async def needed_by_others(store: Store, jobs: Sequence[Job]) -> set[JobId]:
     return needed
 
 
-async def _is_resumed(store: Store, job: Job) -> bool:
-    """Whether a job that took the place of this one has not ended, or may be redriven."""
-    last = await newest(store, job) if job.terminal else job
-    return last.id != job.id and (not last.terminal or last.letter is Letter.OPEN)
+async def _continued(store: Store, jobs: Sequence[Job]) -> set[JobId]:
+    """Find the jobs that a retry, redrive or compensation may still read; all in one request."""
+    # Nothing is made from a job that succeeded.
+    may_be = [job.id for job in jobs if job.terminal and job.state is not State.SUCCEEDED]
+    return await store.continued(may_be) if may_be else set()
 
 
 def _is_live(job: Job | None) -> bool:

@@ -144,6 +144,30 @@ class LooksAtTheFirstAgedOnly(Wrapped):
         return await self.inner.aged(**wishes)
 
 
+class SeesTheNextOfALineOnly(Wrapped):
+    caught_by = ("test_continued_are_jobs_from_which_one_was_made_that_may_still_read_them",)
+
+    async def continued(self, ids: Sequence[JobId]) -> set[JobId]:
+        next_ones = await self.jobs_in(State.RUNNING)
+        return await self.inner.continued(ids) & {job.parent_id for job in next_ones}
+
+
+class ForgetsALineThatMayBeRedriven(Wrapped):
+    caught_by = ("test_continued_are_jobs_from_which_one_was_made_that_may_be_redriven",)
+
+    async def continued(self, ids: Sequence[JobId]) -> set[JobId]:
+        open_ = {job.parent_id for job in await self.jobs_in(State.DEAD_LETTERED)}
+        return await self.inner.continued(ids) - open_
+
+
+class KeepsALineForALiveChild(Wrapped):
+    caught_by = ("test_a_live_child_continues_nothing",)
+
+    async def continued(self, ids: Sequence[JobId]) -> set[JobId]:
+        live = await self.inner.children(ids, live_only=True)
+        return await self.inner.continued(ids) | {job.parent_id for job in live if job.parent_id}
+
+
 class ErasesTheDigestWithTheBody(Wrapped):
     caught_by = ("test_erased_bodies_leave_their_digests",)
 
@@ -231,6 +255,9 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     FindsTheAgedThatAreCleaned,
     FindsTheAgedThatAreYoung,
     LooksAtTheFirstAgedOnly,
+    SeesTheNextOfALineOnly,
+    ForgetsALineThatMayBeRedriven,
+    KeepsALineForALiveChild,
     ErasesTheDigestWithTheBody,
     ErasesWhatIsStillNeeded,
     DropsTheHeartbeatOfALiveLease,

@@ -852,6 +852,21 @@ WHERE j.id > $1 AND j.id <= $2 AND j.finished_at <= $3 AND j.retention <> {{rete
             OR c.link_kind = {{link.compensation}} AND c.letter = {{letter.open}}) OFFSET 0)
 ORDER BY j.id
 
+-- name: continued
+-- Those of some jobs whose records another may still read: a retry, redrive or compensation, at any
+-- remove, that has not ended or whose dead letter is open.
+SELECT g.id FROM unnest($1::uuid[]) AS g(id)
+WHERE EXISTS (
+    WITH RECURSIVE line AS (
+        SELECT c.id, c.finished_at, c.letter FROM jobs AS c
+        WHERE c.parent_id = g.id AND c.link_kind <> {{link.child}}
+        UNION
+        SELECT c.id, c.finished_at, c.letter FROM line
+        CROSS JOIN LATERAL (
+            SELECT id, finished_at, letter FROM jobs
+            WHERE parent_id = line.id AND link_kind <> {{link.child}} OFFSET 0) AS c)
+    SELECT 1 FROM line WHERE finished_at IS NULL OR letter = {{letter.open}})
+
 -- name: purgeable
 -- Jobs between two ids that ended long ago, each with whether another job is linked to it.
 SELECT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id), {{columns.jobs.j}}

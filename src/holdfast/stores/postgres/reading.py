@@ -255,6 +255,10 @@ class Reading(Base):
         jobs, _ = await self._sweep("aged", low, high or HIGHEST, ended_before)
         return Aged(jobs, high)
 
+    async def continued(self, ids: Sequence[JobId]) -> set[JobId]:
+        """Return those of these jobs whose records another job may still read."""
+        return {JobId(row[0]) for row in await self._fetch("continued", list(ids))}
+
     async def purgeable(
         self, *, ended_before: int, after: JobId | None = None, look_at: int = 1000
     ) -> Purgeable:

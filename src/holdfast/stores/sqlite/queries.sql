@@ -649,6 +649,18 @@ WHERE j.id > ? AND j.id <= ? AND j.finished_at <= ? AND j.retention <> {{retenti
             OR +c.link_kind = {{link.compensation}} AND +c.letter = {{letter.open}}))
 ORDER BY j.id
 
+-- name: continued
+-- Whether another job may still read the records of one: a retry, redrive or compensation, at any
+-- remove, that has not ended or whose dead letter is open.
+-- differs from postgres: one job at a time.
+WITH RECURSIVE line (id, finished_at, letter) AS (
+    SELECT id, finished_at, letter FROM jobs
+    WHERE parent_id = ?1 AND +link_kind <> {{link.child}}
+    UNION
+    SELECT c.id, c.finished_at, c.letter FROM line CROSS JOIN jobs AS c
+    WHERE c.parent_id = line.id AND +c.link_kind <> {{link.child}})
+SELECT 1 FROM line WHERE finished_at IS NULL OR letter = {{letter.open}} LIMIT 1
+
 -- name: purgeable
 -- Jobs between two ids that ended long ago, each with whether another job is linked to it.
 SELECT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id), {{columns.jobs.j}}
@@ -658,7 +670,7 @@ ORDER BY j.id
 
 -- name: newest_event
 -- Whose event is the newest: it is not removed, so that no position is given twice.
-SELECT id FROM events ORDER BY position DESC LIMIT 1
+SELECT id FROM events WHERE position = (SELECT max(position) FROM events)
 
 -- name: purge_job
 -- Remove the row of a cleaned job to which none is linked.

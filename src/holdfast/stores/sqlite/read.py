@@ -242,6 +242,11 @@ def aged(session: Session, ended_before: int, after: JobId | None, look_at: int)
     return Aged(jobs, None if bound is None else job_id(bound[0]))
 
 
+def continued(session: Session, ids: Sequence[JobId]) -> set[JobId]:
+    """Return those of these jobs whose records another job may still read."""
+    return {id_ for id_ in ids if session.row("continued", (id_.bytes,)) is not None}
+
+
 def purgeable(session: Session, ended_before: int, after: JobId | None, look_at: int) -> Purgeable:
     """List ended jobs among the next ones by id."""
     low = after.bytes if after else b""

@@ -534,6 +534,10 @@ class SqliteStore:
         """List ended jobs that are not cleaned, among the next ones by id."""
         return await self._sweep(lambda session: read.aged(session, ended_before, after, look_at))
 
+    async def continued(self, ids: Sequence[JobId]) -> set[JobId]:
+        """Return those of these jobs whose records another job may still read."""
+        return await self._read(lambda session: read.continued(session, ids))
+
     async def erase_bodies(self, ids: Sequence[JobId]) -> int:
         """Erase bodies of jobs that are being cleaned."""
         return await self._write(lambda turn: keep.erase_bodies(turn, ids))

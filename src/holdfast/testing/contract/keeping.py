@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from holdfast.identity import mint_id
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import derive, derive_status
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.states import BEATS, Link, State
 from holdfast.ports import LedgerEntry, Store
 from holdfast.testing.acts import all_jobs, change, do, job_in, passed, running_job, stored
-from holdfast.testing.factories import JANITOR, job_ids, new_job, owner_of
+from holdfast.testing.factories import CONTROL, JANITOR, job_ids, new_job, owner_of
 
 
 async def ledger(store: Store, **wishes: Any) -> list[list[LedgerEntry]]:
@@ -158,6 +159,36 @@ class Keeping:
         await do(store, undoing, c.Complete(actor=owner_of(undoing)))
         later = (await store.aged(ended_before=now)).jobs
         assert [job.id for job in later] == [begun.id, needed.id]
+
+    async def test_continued_are_jobs_from_which_one_was_made_that_may_still_read_them(
+        self, store: Store
+    ) -> None:
+        for link in (Link.RETRY, Link.REDRIVE, Link.COMPENSATION):
+            first = await job_in(store, State.FAILED)
+            second = await job_in(store, State.FAILED, parent_id=first.id, link_kind=link)
+            assert await store.continued([first.id, second.id]) == set()
+            third = await running_job(store, parent_id=second.id, link_kind=link)
+            ids = [first.id, second.id, third.id]
+            assert await store.continued(ids) == {first.id, second.id}
+            await do(store, third, c.Complete(actor=owner_of(third)))
+            assert await store.continued(ids) == set()
+
+    async def test_continued_are_jobs_from_which_one_was_made_that_may_be_redriven(
+        self, store: Store
+    ) -> None:
+        first = await job_in(store, State.FAILED)
+        letter = await job_in(
+            store, State.DEAD_LETTERED, parent_id=first.id, link_kind=Link.REDRIVE
+        )
+        assert await store.continued([first.id, letter.id]) == {first.id}
+        await do(store, letter, c.Discarded(actor=CONTROL))
+        assert await store.continued([first.id, letter.id]) == set()
+
+    async def test_a_live_child_continues_nothing(self, store: Store) -> None:
+        parent = await job_in(store, State.FAILED)
+        await running_job(store, parent_id=parent.id, link_kind=Link.CHILD)
+        assert await store.continued([parent.id, mint_id()]) == set()
+        assert await store.continued([]) == set()
 
     async def test_erased_bodies_leave_their_digests(self, store: Store) -> None:
         job = await _cleaned(store, body=b'{"secret":1}')

@@ -11,6 +11,9 @@ SEED ?=
 QUICK ?=
 # How long `make soak` takes.
 MINUTES ?= 30
+# How many ended jobs `make purge-load` purges, and on which store: postgres or sqlite.
+JOBS ?= 1000000
+STORE ?= postgres
 # Install exactly what requirements/ pins, with its hashes, as CI does.
 LOCKED ?=
 # How often `make step-kills` kills.
@@ -28,7 +31,7 @@ STAMP := $(VENV)/.installed
 pytest = { $(BIN)/python -m pytest $(1) $(ARGS) || [ $$? -eq 5 ]; }
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-store chaos step-kills soak requirements docs lock fmt clean system-packages
+.PHONY: help demo test check bench bench-store chaos step-kills soak purge-load requirements docs lock fmt clean system-packages
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -60,6 +63,9 @@ step-kills: $(STAMP) system-packages ## kill -9 between a step's effect and its 
 
 soak: $(STAMP) system-packages ## a steady load; throughput and sizes must stay flat: MINUTES=30
 	@$(BIN)/python -m bench.soak --minutes $(MINUTES) $(ARGS)
+
+purge-load: $(STAMP) system-packages ## purge many ended jobs beside a running load: JOBS=1000000 STORE=sqlite
+	@$(BIN)/python -m bench.purge_load --jobs $(JOBS) --store $(STORE) $(ARGS)
 
 requirements: $(STAMP) ## each requirement with its tests, the open ones, and the count
 	@$(BIN)/python -m tools.requirements $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.errors import (
     BadData,
     HoldfastError,
+    JobPurged,
     KeyBusy,
     KeyConflict,
     RequestIdReused,
@@ -34,6 +35,8 @@ def refused_submit(refusal: SubmitRefused) -> HoldfastError:
             return KeyBusy(refusal.message)
         case TooManyNames.code:
             return TooManyNames(refusal.message)
+        case JobPurged.code:
+            return JobPurged(refusal.message, job_id=holder)
         case "request_id_reused":
             return RequestIdReused(refusal.message, job_id=holder)
         case _:

@@ -509,6 +509,29 @@ class WaitsForChildren(Because, frozen=True, kw_only=True, tag="waits_for_childr
         return _command("why", self.children[0].job_id) if self.children else None
 
 
+class Quarantined(Because, frozen=True, kw_only=True, tag="quarantined"):
+    """It is damaged, and set aside: not claimed and not swept until it is repaired and released."""
+
+    id: str
+    """The internal id, which the commands of the quarantine take."""
+    since: int
+    damage: str
+
+    def say(self, now: int) -> str:
+        """Describe the damage."""
+        return (
+            f"quarantined since {when(self.since, now)}, so it is not claimed and not swept: "
+            f"{self.damage}"
+        )
+
+    def advise(self, job_id: str) -> str | None:
+        """Name the commands that look, repair and release."""
+        return (
+            "look with `holdfast verify`, repair it (`holdfast rebuild --yes` restores a row from "
+            f"its events), then: {_command('quarantine', 'release', self.id)}"
+        )
+
+
 class ClockSetBack(Because, frozen=True, kw_only=True, tag="clock_set_back"):
     """The machine's clock was set back; the store's goes on from where it was, and runs slower."""
 
@@ -559,6 +582,7 @@ Reason: TypeAlias = (
     | WaitsForChildren
     | StepsDiffer
     | ChildElsewhere
+    | Quarantined
     | ClockSetBack
     | TimesAhead
 )

@@ -1,4 +1,4 @@
-"""Why: what a job is doing, why it is not running, and who did that. Six reads at most,
+"""Why: what a job is doing, why it is not running, and who did that. Seven reads at most,
 and for a parent those that tell whom it waits for.
 
 What nobody can act on comes last: a hold or a pause is told before a time that has not come, a
@@ -8,6 +8,7 @@ time before the workers. All reasons that apply are told, the first is the one t
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -30,6 +31,7 @@ from holdfast.flow.reasons import (
     NotDue,
     NoWorker,
     Overdue,
+    Quarantined,
     QueuePaused,
     Ready,
     Reason,
@@ -152,7 +154,11 @@ async def why(store: Store, id: JobId, *, tenant: str | None = None) -> Why:
     latest = await store.latest_events(id, TELLING, limit=EVENTS)
     events = [event for event in latest if event.rev <= job.rev]
     look = Look(job=job, clock=clock, events=events, tenant=tenant)
-    first, *also = [*await _reasons(store, look), *_about_clock(look)]
+    aside = await _quarantined(store, id)
+    reasons = await _reasons(store, look)
+    # What ended is not to be claimed: there its end comes first.
+    found = reasons + aside if job.terminal else aside + reasons
+    first, *also = found + _about_clock(look)
     failed = look.last(*FAILURES) if job.failures else None
     return Why(
         id=job.id,
@@ -167,6 +173,15 @@ async def why(store: Store, id: JobId, *, tenant: str | None = None) -> Why:
         also=tuple(also),
         last_failure=None if failed is None else _failure(failed),
     )
+
+
+async def _quarantined(store: Store, id: JobId) -> list[Reason]:
+    page = await store.quarantined(after=JobId(UUID(int=id.int - 1)), limit=1)
+    return [
+        Quarantined(id=str(id), since=one.since, damage=one.reason)
+        for one in page.jobs
+        if one.id == id
+    ]
 
 
 def _about_clock(look: Look) -> list[Reason]:

@@ -39,8 +39,9 @@ def reason_of(error: BaseException) -> str:
 def unreadable(id: JobId, reason: str) -> JobUnreadable:
     """Make the error for a caller that asked for this one job."""
     error = JobUnreadable(
-        f"job {id} is damaged: {reason}; run `holdfast verify`, repair it, then "
-        f"`holdfast quarantine release {id}`",
+        f"job {id} is damaged, and quarantined once a claim or sweep meets it: {reason}; look with "
+        "`holdfast verify`, repair it (`holdfast rebuild --yes` restores a row from its events), "
+        f"then run `holdfast quarantine release {id}`",
         job_id=str(id),
     )
     error.damage = reason

@@ -122,6 +122,9 @@ def test_a_submit_that_knows_the_terms_uses_them() -> None:
     job = named(terms).record
     assert (job.policy, job.queue, job.needs) == (ONCE, "money", frozenset({"hsm"}))
     assert named(terms, queue="mine").record.queue == "mine"
+    # Nothing is left to be filled in, by whichever version of the task claims it.
+    unsaid = Submission(id=JOB, task="pay", stated=())
+    assert by_name(unsaid, terms, given=(), stated=()).stated is None
 
 
 def test_a_job_that_was_submitted_without_the_terms_is_filled_in_once() -> None:

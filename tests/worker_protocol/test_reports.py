@@ -346,6 +346,19 @@ async def test_another_session_of_the_same_token_does_not_hold_the_job(
     assert (await hand.say(job, "complete"))["accepted"]
 
 
+async def test_a_worker_learns_neither_the_name_nor_the_owner_of_a_job_that_it_does_not_hold(
+    http: httpx.AsyncClient, hand: Hand
+) -> None:
+    await submitted(http, job_id="order-of-ann")
+    job = await hand.started()
+    other = await Hand.hired(hand.http)
+    [answer] = await other.report(said(job, "heartbeat"))
+    assert answer["problem"]["code"] == "lease_lost"
+    assert job["job"] in answer["problem"]["detail"]
+    for secret in ("order-of-ann", hand.session):
+        assert secret not in str(answer)
+
+
 async def test_what_one_session_said_is_not_taken_for_anothers_word(
     http: httpx.AsyncClient, hand: Hand
 ) -> None:

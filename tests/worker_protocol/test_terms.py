@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
+from holdfast.errors import StoreUnavailable
 from tests.worker_protocol.hand import Hand, events, read, submitted
 
 Call = Callable[[str | None], httpx.AsyncClient]
@@ -43,6 +45,25 @@ async def test_a_repeated_claim_does_not_correct_twice(http: httpx.AsyncClient, 
     first = await hand.claim_one(request_id="same")
     assert await hand.claim_one(request_id="same") == first
     assert (await events(http, first)).count("job_terms_corrected") == 1
+
+
+async def test_no_job_is_handed_out_while_the_terms_of_its_task_cannot_be_read(
+    http: httpx.AsyncClient, call: Call, server: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await submitted(http)
+    hand = await Hand.hired(call("worker"), tasks=["charge"], terms=ONCE)
+
+    async def fails(*_: object) -> None:
+        raise StoreUnavailable("the database does not answer")
+
+    store = server.state.house.session.store
+    with monkeypatch.context() as away:
+        away.setattr(store, "task_terms", fails)
+        claim = {"session": hand.session, "request_id": "same"}
+        reply = await hand.http.post("/v1/worker/claim", json=claim)
+        assert (reply.status_code, reply.json()["code"]) == (503, "store_unavailable")
+    job = await hand.claim_one(request_id="same")
+    assert (job["attempt"], job["max_attempts"]) == (1, 1)
 
 
 async def test_the_terms_of_one_tenant_are_not_anothers(

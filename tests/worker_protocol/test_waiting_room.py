@@ -82,10 +82,16 @@ async def test_of_those_who_want_the_same_one_looks() -> None:
 async def test_those_who_want_something_else_look_for_themselves() -> None:
     counter = Counter()
     room = WaitingRoom(cast("Store", counter))
-    wishes = [wish("ann"), wish("bob", "other"), wish("cid", tenant="mine")]
+    wishes = [
+        wish("ann"),
+        wish("bob", "other"),
+        wish("cid", tenant="mine"),
+        wish("dan", tasks=("charge",)),
+        wish("eve", tasks=("refund",)),
+    ]
     waiting = [asyncio.create_task(room.claim(one, LONG, stays)) for one in wishes]
     await turns()
-    assert sorted(counter.asked) == sorted(["ann", "bob", "cid"] * 2)
+    assert sorted(counter.asked) == sorted(["ann", "bob", "cid", "dan", "eve"] * 2)
     for one in waiting:
         one.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)

@@ -274,7 +274,8 @@ async def claim_jobs(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
         house.terms.forget()
     watched = partial(ask.house.ending.watched, ask.request.receive)
     claimed = await house.waiting_room.claim(request, wanted.wait_seconds, watched)
-    await house.terms.learn((one.job.tenant, one.job.task) for one in claimed)
+    # Without its task's terms no job is handed out: the same request again returns the same claim.
+    await house.terms.learn(((one.job.tenant, one.job.task) for one in claimed), required=True)
     jobs = [
         await assign(house.store, one, house.terms.get(one.job.tenant, one.job.task))
         for one in claimed
@@ -376,7 +377,12 @@ def _may_know(ask: Ask, job: Job) -> bool:
 
 async def _answered(ask: Ask, actor: Actor, id_: JobId, heard: Heard) -> Answered:
     job, error = heard.job, heard.error
-    held = job is not None and is_owner(job, actor) and not isinstance(error, LeaseConflictError)
+    owns = job is not None and is_owner(job, actor)
+    held = owns and not isinstance(error, LeaseConflictError)
+    if isinstance(error, LeaseConflictError) and not owns:
+        # A worker may not read jobs: it learns that this one is not its own, not whose it is.
+        text = f"job {id_} is not held by this session as attempt {actor.attempt}"
+        error = LeaseConflictError(text, job_id=str(id_))
     return Answered(
         job=id_,
         attempt=actor.attempt or 0,

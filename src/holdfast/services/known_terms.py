@@ -52,10 +52,11 @@ class KnownTerms:
         """Read all terms again when they are next asked for."""
         self._known.clear()
 
-    async def learn(self, asked: Iterable[Key]) -> None:
+    async def learn(self, asked: Iterable[Key], *, required: bool = False) -> None:
         """Read the terms of tasks that are not known, or not any more; one read per tenant.
 
-        A store that does not answer is no reason to refuse a submit: it is corrected later.
+        A store that does not answer is no reason to refuse a submit: it is corrected later. Where
+        they are `required`, its StoreError is raised.
         """
         asked = [key for key in dict.fromkeys(asked) if all(map(_is_name, key))]
         if not self._unknown(asked):
@@ -66,6 +67,8 @@ class KnownTerms:
                 try:
                     found = await self._store.task_terms(tenant, tasks)
                 except StoreError as error:
+                    if required:
+                        raise
                     log.warning("the terms of tasks could not be read: %s", error)
                     return
                 for task, terms in zip(tasks, found, strict=True):

@@ -58,7 +58,8 @@ class WaitingRoom:
         self, request: ClaimRequest, until: float, gone: asyncio.Event
     ) -> AsyncIterator[bool]:
         """Stand in line; tells whether one's turn came before the time was up."""
-        key = (frozenset(request.queues), request.capabilities, request.tenant)
+        tasks = None if request.tasks is None else frozenset(request.tasks)
+        key = (frozenset(request.queues), tasks, request.capabilities, request.tenant)
         line = self._lines.setdefault(key, _Line())
         line.people += 1
         first = False

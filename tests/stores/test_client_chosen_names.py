@@ -10,7 +10,9 @@ import pytest
 from holdfast.app import Holdfast
 from holdfast.lifecycle import policy as policies
 from holdfast.lifecycle.policy import Policy, policy_key
+from holdfast.lifecycle.terms import TaskTerms
 from holdfast.ports import ClaimRequest
+from holdfast.services.known_terms import KNOWN_LIMIT, LIFE_SECONDS, KnownTerms
 from holdfast.stores.columns import Dictionary
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.sqlite.news import News
@@ -91,3 +93,23 @@ def test_what_was_written_ahead_of_transactions_is_bounded() -> None:
     for n in range(MANY):
         app._names_new([new_job(id=UUID(int=n + 1), policy=Policy(timeout=n + 1))])
     assert len(app.written_ahead) <= LIMIT
+
+
+async def test_terms_of_tasks_are_kept_for_a_bounded_number_and_a_few_seconds(
+    sqlite: SqliteStore,
+) -> None:
+    now = 0.0
+    known = KnownTerms(sqlite, lambda: now)
+    first, later = (TaskTerms(task="pay", policy=Policy(timeout=n)) for n in (1, 2))
+    await sqlite.publish_terms([first])
+    await known.learn([("default", "pay")])
+    await sqlite.publish_terms([later])
+    await known.learn([("default", "pay")])
+    assert known.get("default", "pay") == first
+    now = LIFE_SECONDS
+    await known.learn([("default", "pay")])
+    assert known.get("default", "pay") == later
+    for n in range(12):
+        await known.learn([("default", f"task-{n}-{m}") for m in range(100)])
+    assert len(known) == KNOWN_LIMIT
+    assert known.get("default", "pay") is None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from holdfast.app import Holdfast
 from holdfast.cli import logs
 from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS
 from holdfast.lifecycle import commands as c
@@ -57,6 +59,31 @@ def test_a_log_is_shown_line_by_line(place: str) -> None:
         "      at line 7",
         "2023-11-14 22:13:20.123Z 2 DEBUG   again",
     ]
+
+
+async def _failing(place: str) -> None:
+    async with Holdfast(place) as app:
+
+        @app.task(retries=1, backoff="1ms")
+        async def charge() -> None:
+            raise OSError("card declined")
+
+        async with app.worker():
+            job = await charge.options(job_id="speaks").submit()
+            await job.wait("30s")
+
+
+def test_a_log_has_each_failed_attempt_with_its_traceback(place: str) -> None:
+    asyncio.run(_failing(place))
+    retried, ended = answered(place, "logs", "speaks")["lines"]
+    assert (retried["level_name"], retried["attempt"]) == ("WARNING", 1)
+    assert (ended["level_name"], ended["attempt"]) == ("ERROR", 2)
+    assert ended["message"].startswith("attempt 2 failed: OSError: card declined; dead-lettered")
+    for line in (retried, ended):
+        assert "in charge" in line["message"]
+    shown = run(place, "logs", "speaks", "--level", "error").stdout
+    assert "attempt 2 failed: OSError: card declined" in shown
+    assert "attempt 1" not in shown
 
 
 def messages(place: str, *words: str) -> list[str]:

@@ -128,21 +128,23 @@ class Attempts:
         """Run attempts, one after the other, while it is their turn."""
         task, held.attempt_task = held.attempt_task, None
         following: Held | None = held
-        while following is not None:
-            held = following
-            before = None if task is None else _marks(task)
-            held.attempt_task = task
-            await self._run(held)
-            # In the task of a handler that waited, spoilt it or told others of it no other runs:
-            # what is done to that task later is meant for a job that has ended.
-            if held.waited or task is None or _marks(task) != before:
-                break
-            if not await self._give_way():
-                break
-            following = self._follow()
-            if following is not None:
-                self.running.add(following)
-        self._on_free()
+        try:
+            while following is not None:
+                held = following
+                before = None if task is None else _marks(task)
+                held.attempt_task = task
+                await self._run(held)
+                # In the task of a handler that waited, spoilt it or told others of it no other
+                # runs: what is done to that task later is meant for a job that has ended.
+                if held.waited or task is None or _marks(task) != before:
+                    break
+                if not await self._give_way():
+                    break
+                following = self._follow()
+                if following is not None:
+                    self.running.add(following)
+        finally:
+            self._on_free()
 
     async def _give_way(self) -> bool:
         """Let all else have its turn if it is time for that; tells whether to go on after it."""
@@ -183,15 +185,18 @@ class Attempts:
         self, held: Held, command: c.Command | None, error: BaseException | None = None
     ) -> None:
         """Post what an attempt ends with; its slot is free."""
-        if command is not None:
-            self._desk.post(held, command)
-            if type(command) is not c.Complete:
-                self._failures.ended(held, command, error)
-        reach("finish.posted")
-        self.running.discard(held)
-        self._on_end(held)
-        # Each knows the other: nobody else would take them apart, see `Held`.
-        held.context = held.attempt_task = None
+        try:
+            if command is not None:
+                self._desk.post(held, command)
+                if type(command) is not c.Complete:
+                    self._failures.ended(held, command, error)
+            reach("finish.posted")
+        finally:
+            # Whatever went wrong: a slot that stays taken would never run a job again.
+            self.running.discard(held)
+            self._on_end(held)
+            # Each knows the other: nobody else would take them apart, see `Held`.
+            held.context = held.attempt_task = None
 
     async def _attempt(self, held: Held) -> c.Command | None:
         """Check, start and call; tells the command that ends the attempt."""

@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -19,7 +20,7 @@ from holdfast.errors import ErrorReport, RemoteError
 from holdfast.flow.redaction import is_redacting
 from holdfast.flow.reports import writable
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Change, JobId
+from holdfast.lifecycle.job import Change, Draft, Job, JobId
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.retry import backoff
 from holdfast.lifecycle.states import EventType
@@ -74,78 +75,73 @@ _OUTCOMES: dict[type[c.Command], str] = {
 }
 
 
+class _Report(Struct, frozen=True, kw_only=True):
+    """What is known of one failed or lost attempt."""
+
+    held: Held
+    outcome: str
+    level: int
+    code: str
+    text: str
+    detail: ErrorReport | None = None
+    """The error as it is stored, redacted if the app redacts."""
+    error: BaseException | None = None
+    retry_in: float | None = None
+
+
 class Failures:
     """Reports the failures of one worker's attempts; on its event loop."""
 
     def __init__(self, keep_log: Keep, hooks: Sequence[Hook] = ()) -> None:
         """Keep lines of jobs by `keep_log`, and call hooks."""
         self._keep_log = keep_log
-        self._limit = RateLimit()
+        self._lines = JobLines(log)
         self._hooks = HookThread(hooks)
 
     def ended(self, held: Held, command: c.Command, error: BaseException | None) -> None:
-        """Report how an attempt ended, if it failed."""
-        outcome = _OUTCOMES.get(type(command))
-        if outcome is None or not isinstance(command, c.Failing):
-            return
-        told = _told(command)
-        retry_in = _retry_in(held, command)
-        follows = _follows(outcome, retry_in, linked=bool(command.submits))
-        if command.error_code == "timeout":
-            error = error or TimeoutError(told.message)
-        self._report(
-            held,
-            outcome,
-            level=logging.WARNING if retry_in is not None else logging.ERROR,
-            code=command.error_code,
-            said=f"attempt {held.record.attempt} failed: {told.type}: {told.message}; {follows}",
-            told=told,
-            error=error,
-            retry_in=retry_in,
-        )
+        """Report how an attempt ended, if it failed. Never raises."""
+        self._report(lambda: _failed(held, command, error))
 
     def lost(self, held: Held, why: str) -> None:
-        """Report that an attempt lost its job."""
-        said = f"attempt {held.record.attempt} is lost: {why}"
-        self._report(held, "lost", level=logging.WARNING, code="lease_lost", said=said)
+        """Report that an attempt lost its job. Never raises."""
+        self._report(lambda: _lost(held, why))
 
-    def _report(
-        self,
-        held: Held,
-        outcome: str,
-        *,
-        level: int,
-        code: str,
-        said: str,
-        told: ErrorReport | None = None,
-        error: BaseException | None = None,
-        retry_in: float | None = None,
-    ) -> None:
-        job, created = held.claimed.job, held.claimed.created
-        traceback = "" if told is None else told.traceback
-        self._keep_log(log_entry(job.id, job.attempt, level, said, traceback))
-        kind = "" if told is None else told.type
-        passes = self._limit.passes((job.task, outcome, kind))
-        if passes is not None:
-            more = f" ({passes.left_out} more like this were not logged)" if passes.left_out else ""
-            # Redacted, the exception itself must not reach a formatter.
-            shown = RemoteError(told) if told is not None and is_redacting() else error
-            log.log(
-                level,
-                "job %s (%s): %s%s",
-                job.public_id,
-                job.task,
-                said,
-                more,
-                exc_info=shown if passes.first else None,
-                extra={
-                    "job_id": job.public_id,
-                    "attempt": job.attempt,
-                    "task": job.task,
-                    "correlation_id": held.claimed.correlation_id,
-                    "trace_id": created.trace_id,
-                },
-            )
+    def _report(self, make: Callable[[], _Report | None]) -> None:
+        """Report to each place, though another one fails: by then the job has ended."""
+        try:
+            report = make()
+        except Exception:  # noqa: BLE001  the edge: a report must not hold up what follows it
+            _not_reported()
+            return
+        if report is not None:
+            for write in (self._keep_line, self._log_line, self._call_hooks):
+                try:
+                    write(report)
+                except Exception:  # noqa: BLE001  a filter or a handler of logging may raise
+                    _not_reported()
+
+    def _keep_line(self, report: _Report) -> None:
+        job = report.held.claimed.job
+        traceback = "" if report.detail is None else report.detail.traceback
+        self._keep_log(log_entry(job.id, job.attempt, report.level, report.text, traceback))
+
+    def _log_line(self, report: _Report) -> None:
+        claimed, detail = report.held.claimed, report.detail
+        # Redacted, the exception itself must not reach a formatter.
+        shown = RemoteError(detail) if detail is not None and is_redacting() else report.error
+        self._lines.write(
+            claimed.job,
+            report.level,
+            report.text,
+            kind=(report.outcome, "" if detail is None else detail.type),
+            error=shown,
+            correlation_id=claimed.correlation_id,
+            trace_id=claimed.created.trace_id,
+        )
+
+    def _call_hooks(self, report: _Report) -> None:
+        claimed, detail = report.held.claimed, report.detail
+        job = claimed.job
         self._hooks.call(
             Failure(
                 job_id=job.public_id,
@@ -153,14 +149,14 @@ class Failures:
                 queue=job.queue,
                 tenant=job.tenant,
                 attempt=job.attempt,
-                outcome=outcome,
-                code=code,
-                message=said if told is None else f"{told.type}: {told.message}",
-                error=error,
-                retry_in_seconds=retry_in,
-                correlation_id=held.claimed.correlation_id,
-                trace_id=created.trace_id,
-                labels=created.labels,
+                outcome=report.outcome,
+                code=report.code,
+                message=report.text if detail is None else f"{detail.type}: {detail.message}",
+                error=report.error,
+                retry_in_seconds=report.retry_in,
+                correlation_id=claimed.correlation_id,
+                trace_id=claimed.created.trace_id,
+                labels=claimed.created.labels,
             )
         )
 
@@ -169,9 +165,78 @@ class Failures:
         self._hooks.close(HOOK_LIMIT_SECONDS)
 
 
-def log_entry(id: JobId, attempt: int, level: int, said: str, traceback: str = "") -> LogEntry:
+def _failed(held: Held, command: c.Command, error: BaseException | None) -> _Report | None:
+    """Describe how an attempt ended; None where that is no failure."""
+    outcome = _OUTCOMES.get(type(command))
+    if outcome is None or not isinstance(command, c.Failing):
+        return None
+    detail = _error_report(command)
+    retry_in = _retry_in(held, command)
+    follows = _follows(outcome, retry_in, linked=bool(command.submits))
+    if command.error_code == "timeout":
+        error = error or TimeoutError(detail.message)
+    attempt = held.record.attempt
+    return _Report(
+        held=held,
+        outcome=outcome,
+        level=logging.WARNING if retry_in is not None else logging.ERROR,
+        code=command.error_code,
+        text=f"attempt {attempt} failed: {detail.type}: {detail.message}; {follows}",
+        detail=detail,
+        error=error,
+        retry_in=retry_in,
+    )
+
+
+def _lost(held: Held, why: str) -> _Report:
+    text = f"attempt {held.record.attempt} is lost: {why}"
+    return _Report(held=held, outcome="lost", level=logging.WARNING, code="lease_lost", text=text)
+
+
+def _not_reported() -> None:
+    with suppress(Exception):
+        log.exception("a failure could not be reported")
+
+
+class JobLines:
+    """Lines about jobs in the process's log: some of each kind, its traceback once."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        """Write through a logger."""
+        self._logger = logger
+        self._limit = RateLimit()
+
+    def write(
+        self,
+        job: Job | Draft,
+        level: int,
+        text: str,
+        *,
+        kind: object,
+        error: BaseException | None = None,
+        **fields: object,
+    ) -> None:
+        """Write a line, if lines of this kind and task may pass."""
+        passed = self._limit.passes((job.task, kind))
+        if passed is None:
+            return
+        more = f" ({passed.left_out} more like this were not logged)" if passed.left_out else ""
+        about = {"job_id": job.public_id, "attempt": job.attempt, "task": job.task}
+        self._logger.log(
+            level,
+            "job %s (%s): %s%s",
+            job.public_id,
+            job.task,
+            text,
+            more,
+            exc_info=error if passed.first else None,
+            extra={**about, **fields},
+        )
+
+
+def log_entry(id: JobId, attempt: int, level: int, text: str, traceback: str = "") -> LogEntry:
     """Make a line of a job's own log; of a long traceback its end."""
-    text = writable(said, LOG_TEXT)
+    text = writable(text, LOG_TEXT)
     room = LOG_TEXT - len(text) - 1
     if traceback and room > 0:
         text = f"{text}\n{traceback.rstrip()[-room:]}"
@@ -188,7 +253,7 @@ _SWEPT = {
 
 
 def swept_line(change: Change) -> tuple[int, str] | None:
-    """Say what a sweep did to a job, with a level; None where that is no failure."""
+    """Describe what a sweep did to a job, with a level; None where that is no failure."""
     if change.event.type not in _SWEPT:
         return None
     level, follows = _SWEPT[change.event.type]
@@ -247,10 +312,11 @@ class HookThread:
         if not self._hooks:
             return
         if self._thread is None:
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._serve, name="holdfast failure hooks", daemon=True
             )
-            self._thread.start()
+            thread.start()
+            self._thread = thread
         try:
             self._waiting.put_nowait(failure)
         except queue.Full:
@@ -276,21 +342,21 @@ class HookThread:
     def _call(self, hook: Hook, failure: Failure) -> None:
         try:
             hook(failure)
-        except Exception:
+        except BaseException:  # also SystemExit: it would end the thread, and with it all hooks
             name = getattr(hook, "__qualname__", type(hook).__qualname__)
             if self._limit.passes(name) is not None:
                 log.exception("on_failure hook %s raised for job %s", name, failure.job_id)
 
 
-def _told(command: c.Failing) -> ErrorReport:
-    """Read the error that a command carries: what the ledger gets, and no more."""
+def _error_report(command: c.Failing) -> ErrorReport:
+    """Read the error that a command carries: what is stored, and no more."""
     body: Any = decode_body(command.body)
-    told = body if isinstance(body, dict) else {}
+    stored = body if isinstance(body, dict) else {}
     return ErrorReport(
-        type=str(told.get("type", command.error_code)),
-        message=str(told.get("message") or command.reason or ""),
+        type=str(stored.get("type", command.error_code)),
+        message=str(stored.get("message") or command.reason or ""),
         code=command.error_code,
-        traceback=str(told.get("traceback", "")),
+        traceback=str(stored.get("traceback", "")),
     )
 
 

@@ -17,7 +17,7 @@ from holdfast.flow.recover import Swept, sweep
 from holdfast.lifecycle.job import Actor, Change, JobId
 from holdfast.lifecycle.states import Role
 from holdfast.ports import LogEntry, Store
-from holdfast.services.failures import RateLimit, log_entry, swept_line
+from holdfast.services.failures import JobLines, log_entry, swept_line
 from holdfast.telemetry import Meters
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Reconciler:
         self._tick = tick_seconds
         self._on_sweep = on_sweep
         self._meters = meters or Meters()
-        self._limit = RateLimit()
+        self._lines = JobLines(log)
         self._stopping = asyncio.Event()
         self._looked_at: JobId | None = None
         """The last family that the slow pass has seen; lost with the process, it begins anew."""
@@ -125,15 +125,9 @@ class Reconciler:
         for change in changes:
             if (line := swept_line(change)) is None:
                 continue
-            (level, said), job = line, change.record
-            kept.append(log_entry(job.id, job.attempt, level, said))
-            passed = self._limit.passes((job.task, change.event.type))
-            if passed is not None:
-                more = f" ({passed.left_out} more were not logged)" if passed.left_out else ""
-                fields = {"job_id": job.public_id, "attempt": job.attempt, "task": job.task}
-                log.log(
-                    level, "job %s (%s): %s%s", job.public_id, job.task, said, more, extra=fields
-                )
+            (level, text), job = line, change.record
+            kept.append(log_entry(job.id, job.attempt, level, text))
+            self._lines.write(job, level, text, kind=change.event.type)
         if kept:
             try:
                 await self._store.keep_logs(kept)

@@ -1,0 +1,121 @@
+"""Whatever breaks while a failure is reported, the job has ended and its slot is free."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast import Context, Failure
+from holdfast.app import Holdfast
+from holdfast.lifecycle.states import State
+from holdfast.services.failures import Failures
+from tests.services.test_worker import LIMIT
+
+OURS = logging.getLogger("holdfast.services.failures")
+
+
+@pytest.fixture
+def broken_filter() -> Iterator[None]:
+    """A filter of an application that raises for every line about a failed attempt."""
+
+    def broken(record: logging.LogRecord) -> bool:
+        if "attempt" in record.getMessage():
+            raise ValueError("the filter is broken")
+        return True
+
+    OURS.addFilter(broken)
+    yield
+    OURS.removeFilter(broken)
+
+
+def tasks(app: Holdfast) -> None:
+    """Register one task that fails and one that does not."""
+
+    @app.task(name="fails", retries=0)
+    async def fails(ctx: Context) -> None:
+        raise OSError("card declined")
+
+    @app.task(name="works")
+    async def works(ctx: Context) -> str:
+        return "done"
+
+
+async def a_job_runs_after_a_failed_one(app: Holdfast) -> None:
+    """Fail one job, then run another in the only slot that there is."""
+    async with app.worker(concurrency=1):
+        failed = await app.tasks["fails"].submit()
+        assert await failed.wait(LIMIT) is State.DEAD_LETTERED
+        assert await (await app.tasks["works"].submit()).result(LIMIT) == "done"
+
+
+@pytest.mark.usefixtures("broken_filter")
+async def test_a_log_filter_that_raises_leaves_the_slot_free(
+    app: Holdfast, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks(app)
+    await a_job_runs_after_a_failed_one(app)
+    assert "could not be reported" in caplog.text
+
+
+@pytest.mark.usefixtures("broken_filter")
+async def test_a_log_filter_that_raises_keeps_no_failure_from_the_hooks(app: Holdfast) -> None:
+    tasks(app)
+    seen: list[str] = []
+
+    @app.on_failure
+    def note(failure: Failure) -> None:
+        seen.append(failure.outcome)
+
+    await a_job_runs_after_a_failed_one(app)
+    assert seen == ["dead_lettered"]
+
+
+async def test_a_hook_thread_that_cannot_be_started_leaves_the_slot_free(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks(app)
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "holdfast failure hooks":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    app.on_failure(lambda failure: None)
+    await a_job_runs_after_a_failed_one(app)
+    assert "could not be reported" in caplog.text
+
+
+async def test_a_report_that_raises_leaves_the_slot_free(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks(app)
+
+    def broken(*args: object) -> None:
+        raise RuntimeError("not even this is caught inside")
+
+    monkeypatch.setattr(Failures, "ended", broken)
+    await a_job_runs_after_a_failed_one(app)
+
+
+async def test_a_hook_that_exits_is_logged_and_called_again(
+    app: Holdfast, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks(app)
+    seen: list[str] = []
+
+    @app.on_failure
+    def exits(failure: Failure) -> None:
+        seen.append(failure.job_id)
+        raise SystemExit(1)
+
+    async with app.worker():
+        jobs = [await app.tasks["fails"].submit() for _ in range(3)]
+        for job in jobs:
+            await job.wait(LIMIT)
+    assert sorted(seen) == sorted(job.id for job in jobs)
+    assert "on_failure hook" in caplog.text

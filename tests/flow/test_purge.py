@@ -15,8 +15,8 @@ from holdfast.flow.rebuild import rebuild
 from holdfast.flow.why import why
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Change, Job, JobId
-from holdfast.lifecycle.states import LIVE, TERMINAL, KeyKind, Link, State
-from holdfast.ports import Store, SubmitRefused
+from holdfast.lifecycle.states import LIVE, TERMINAL, KeyKind, Kind, Link, State
+from holdfast.ports import Store, SubmitRefused, Submitted
 from holdfast.services.janitor import Janitor
 from holdfast.testing.acts import all_jobs, change, claim_one, do, job_in, stored, submit_one
 from holdfast.testing.factories import CONTROL, HOUR, JANITOR, fresh, new_job, owner_of
@@ -106,6 +106,30 @@ async def test_a_family_goes_from_the_last_job_to_the_first_and_only_when_all_is
     assert await problems_of(store) == []
 
 
+async def test_a_child_stays_until_the_term_of_its_parent_is_over(either_store: Store) -> None:
+    store = either_store
+    parent = await _running(store)
+    child = await child_of(store, parent)
+    grandchild = await child_of(store, child)
+    await end(store, grandchild)
+    await end(store, child)
+    await do(store, parent, c.Fail(actor=owner_of(parent), error_code="boom"))
+    report = await purged(store, PurgeTerms(succeeded=0, unsuccessful=HOUR))
+
+    # A redrive of the parent would ask for what its children came to.
+    assert (report.jobs, report.kept) == (0, 2)
+    assert await left(store, parent, child, grandchild) == [True] * 3
+    assert (await purged(store)).jobs == 3
+
+
+async def test_the_record_of_a_command_stays(either_store: Store) -> None:
+    store = either_store
+    job = await job_in(store, State.SUCCEEDED, kind=Kind.COMMAND)
+    report = await purged(store)
+    assert (report.jobs, report.kept) == (0, 0)
+    assert await left(store, job) == [True]
+
+
 async def test_a_job_stays_while_one_that_was_made_from_it_is_there(either_store: Store) -> None:
     store = either_store
     first = await job_in(store, State.FAILED)
@@ -136,6 +160,24 @@ async def test_a_job_id_that_was_purged_never_makes_another_job(either_store: St
     again = await submit_one(store, dedupe_key="d", queue="again")
     assert await store.look_up(again.tenant, KeyKind.DEDUPE, "d") == again.id
     assert await store.look_up(job.tenant, KeyKind.JOB_ID, "order-7") == job.id
+
+
+async def test_a_submit_that_is_sent_again_after_the_purge_makes_no_second_job(
+    either_store: Store,
+) -> None:
+    store = either_store
+    new = new_job(request_id="pay-1", body=b"1")
+    [first] = await store.submit([new])
+    assert isinstance(first, Submitted)
+    await do(store, first.job, c.Cancel(actor=CONTROL))
+    assert (await purged(store)).jobs == 1
+    before = len(await all_jobs(store))
+
+    for body, code in ((b"1", "job_purged"), (b"2", "request_id_reused")):
+        [outcome] = await store.submit([new_job(request_id="pay-1", body=body)])
+        assert isinstance(outcome, SubmitRefused)
+        assert (outcome.code, outcome.holder) == (code, first.job.id)
+    assert len(await all_jobs(store)) == before
 
 
 async def test_who_asks_for_a_purged_job_is_told_that_it_was(either_store: Store) -> None:
@@ -199,8 +241,13 @@ async def test_many_jobs_are_purged_in_bounded_batches(either_store: Store) -> N
     # Beside a load: what is submitted and claimed meanwhile is not touched.
     await submit_one(store, queue="load")
     counting = Counting(store)
-    report = await purge_all(counting, JANITOR, AT_ONCE)
+    looked: list[int] = []
+    report = await purge_all(
+        counting, JANITOR, AT_ONCE, on_look=lambda total: looked.append(total.looked)
+    )
 
+    # Progress is by jobs that were gone through, whether they went or stay.
+    assert looked[:2] == [1000, 2000]
     # SQLite keeps the job of the newest event.
     assert report.jobs + report.kept == jobs
     assert report.kept <= 1

@@ -10,13 +10,14 @@ import pytest
 
 from holdfast.errors import StoreUnavailable
 from holdfast.flow.clean import Cleaned, Terms
+from holdfast.flow.purge import Purged, PurgeTerms
 from holdfast.lifecycle.states import Retention, State
 from holdfast.ports import Aged, Store
 from holdfast.services import janitor as janitor_module
 from holdfast.services import rounds
 from holdfast.services.janitor import Janitor
 from holdfast.telemetry import Meters
-from holdfast.testing.acts import all_jobs, job_in
+from holdfast.testing.acts import all_jobs, job_in, submit_one
 from holdfast.wiring import Address, opened
 
 AT_ONCE = Terms(succeeded=0, unsuccessful=0)
@@ -63,6 +64,36 @@ async def run_until_all_clean(store: Any, meters: Meters, **wishes: Any) -> Jani
     janitor = Janitor(store, "j", AT_ONCE, on_look=seen, meters=meters, **wishes)
     await asyncio.wait_for(janitor.run(), LIMIT_SECONDS)
     return janitor
+
+
+@pytest.mark.usefixtures("_impatient")
+async def test_the_loop_purges_records_whose_term_is_over_stretch_after_stretch(
+    store: Store,
+) -> None:
+    jobs = [await job_in(store, State.SUCCEEDED) for _ in range(5)]
+    # The store keeps the job of its newest event; the janitor's own events are soon older.
+    left = await submit_one(store)
+    meters = Meters()
+    janitor: Janitor
+
+    def seen(report: Purged) -> None:
+        if meters.purged >= len(jobs) - 1:
+            janitor.stop()
+
+    janitor = Janitor(
+        store,
+        "j",
+        AT_ONCE,
+        purge_terms=PurgeTerms(succeeded=0),
+        look_at=2,
+        on_purge=seen,
+        meters=meters,
+    )
+    await asyncio.wait_for(janitor.run(), LIMIT_SECONDS)
+
+    assert len(await all_jobs(store)) <= 2
+    assert await store.get([left.id]) != [None]
+    assert sum(entry.jobs for entry in await store.purges()) == meters.purged
 
 
 @pytest.mark.usefixtures("_impatient")

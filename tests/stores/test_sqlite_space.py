@@ -9,10 +9,11 @@ import pytest
 
 from holdfast.flow.purge import PurgeTerms, purge_all
 from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.states import State
 from holdfast.ports import Committed
 from holdfast.stores.sqlite import keep
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.acts import all_jobs, change, submit_one
+from holdfast.testing.acts import all_jobs, change, job_in, submit_one
 from holdfast.testing.factories import CONTROL, JANITOR, new_job
 from tests.stores.ledgers import problems_of
 
@@ -79,4 +80,22 @@ async def test_a_file_that_was_made_without_auto_vacuum_keeps_its_free_pages(
     store = await _filled(path)
     report = await purge_all(store, JANITOR, AT_ONCE)
     assert (report.jobs >= JOBS - 1, report.bytes) == (True, 0)
+    await store.close()
+
+
+async def test_no_position_of_the_tail_is_given_twice_after_a_purge(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "jobs.db")
+    await store.open()
+    await job_in(store, State.SUCCEEDED)
+    last = await job_in(store, State.SUCCEEDED)
+    await purge_all(store, JANITOR, AT_ONCE)
+    cursor = await store.tail_end()
+    # Nothing came since: the job of the newest event is kept.
+    report = await purge_all(store, JANITOR, AT_ONCE)
+    assert (report.jobs, report.kept) == (0, 1)
+    assert await store.get([last.id]) != [None]
+
+    new = await submit_one(store)
+    assert [event.id for event in (await store.tail(cursor)).events] == [new.id]
+    assert (await purge_all(store, JANITOR, AT_ONCE)).jobs == 1
     await store.close()

@@ -127,6 +127,10 @@ def test_migrate_makes_a_new_file_and_is_safe_to_repeat(tmp_path: Path) -> None:
 def test_the_epoch_is_shown_and_raised(filled: tuple[str, list[JobId]]) -> None:
     assert run("epoch", "show", "--url", filled[0]).stdout == "epoch 1\n"
     assert json.loads(run("epoch", "bump", "--url", filled[0], "--json").stdout) == {"epoch": 2}
+    said = run("epoch", "bump", "--url", filled[0]).stdout
+    assert said.startswith("epoch 3\n")
+    assert "claims of earlier epochs are refused" in said
+    assert "cursors of feeds and webhooks stay valid" in said
 
 
 def test_sealing_is_turned_on_and_off(filled: tuple[str, list[JobId]]) -> None:

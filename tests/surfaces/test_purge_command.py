@@ -79,3 +79,18 @@ async def test_reconcile_purges_too_by_terms_of_the_settings_file(
     done = await call(*command)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["purged"] == 1
+
+
+async def test_reconcile_without_cleaning_purges_nothing(path: str, ended: list[Job]) -> None:
+    done = await call("reconcile", "--once", "--no-clean", "--url", path, "--json", *ALL)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["purged"] == 0
+    for job in ended:
+        assert (await call("show", str(job.id), "--url", path)).exit_code == 0
+
+
+async def test_records_kept_for_ever_are_not_purged(path: str, ended: list[Job]) -> None:
+    terms = ("--purge", "forever", "--purge-unsuccessful", "forever")
+    assert "purged 0 jobs" in (await call("purge", "--url", path, *terms)).stdout
+    done = await call("reconcile", "--once", "--url", path, "--json", *terms)
+    assert json.loads(done.stdout)["purged"] == 0

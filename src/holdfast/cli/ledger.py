@@ -178,7 +178,8 @@ def epoch_bump(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
     _say_epoch(run(with_store(url, work)), as_json)
     if not as_json:
-        out.print("claims made before are refused; cursors of events, and webhooks, go on")
+        out.print("claims of earlier epochs are refused from now on")
+        out.print("cursors of feeds and webhooks stay valid, also in another PostgreSQL cluster")
 
 
 def _say_epoch(epoch: int, as_json: bool) -> None:

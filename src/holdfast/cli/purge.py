@@ -67,7 +67,7 @@ def purge(
                 actor,
                 terms,
                 dry_run=dry_run,
-                on_look=lambda total: progress(total.jobs),
+                on_look=lambda total: progress(total.looked),
             )
 
     _say(run(with_store(url, work)), dry_run=dry_run, as_json=as_json)

@@ -56,6 +56,8 @@ class PurgeTerms(Struct, frozen=True, kw_only=True):
 class Purged(Struct, kw_only=True):
     """What one look did, or would do."""
 
+    looked: int = 0
+    """Jobs that were gone through; of the last stretch only those that had ended are counted."""
     purged: dict[State, int] = {}
     """Jobs that were removed, by how they had ended."""
     kept: int = 0
@@ -75,6 +77,7 @@ class Purged(Struct, kw_only=True):
 
     def add(self, other: Purged) -> None:
         """Add what another look did."""
+        self.looked += other.looked
         for state, jobs in other.purged.items():
             self.purged[state] = self.purged.get(state, 0) + jobs
         self.kept += other.kept
@@ -98,6 +101,7 @@ async def purge(
     now = (await store.clock()).now
     found = await store.purgeable(ended_before=now - terms.shortest, after=after, look_at=look_at)
     report.next = found.next
+    report.looked = len(found.jobs) if found.next is None else look_at
     over = [job for job in found.jobs if terms.is_over(job, now)]
     ready = await _ready(store, found, over, terms, now)
     report.kept = len(over) - len(ready)
@@ -122,7 +126,7 @@ async def purge_all(
     """Look at all jobs, again while that frees others of their families; returns the sum."""
     total = Purged()
     while True:
-        before, total.kept = total.jobs, 0
+        before, total.kept, total.looked = total.jobs, 0, 0
         after: JobId | None = None
         while True:
             report = await purge(store, actor, terms, after=after, dry_run=dry_run)

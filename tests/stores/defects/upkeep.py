@@ -69,6 +69,17 @@ class ForgetsLeasesThatWereSetAside(Wrapped):
         return released
 
 
+class CleansWhatIsSetAside(Wrapped):
+    caught_by = ("test_a_job_that_is_set_aside_is_neither_cleaned_nor_purged_until_it_is_released",)
+
+    async def aged(self, **wishes: Any) -> Aged:
+        marked = [one.id for one in (await self.inner.quarantined()).jobs]
+        await self.inner.release_quarantined(marked)
+        found = await self.inner.aged(**wishes)
+        await self.inner.quarantine(marked, reason="damaged")
+        return found
+
+
 class KeepsTheLastReason(Wrapped):
     caught_by = ("test_what_is_set_aside_is_listed_by_id_with_its_first_reason",)
 
@@ -247,6 +258,7 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     ClaimsWhatIsSetAside,
     SweepsWhatIsSetAside,
     ForgetsLeasesThatWereSetAside,
+    CleansWhatIsSetAside,
     KeepsTheLastReason,
     PurgesWithoutAnEntry,
     PurgesWhatIsLinked,

@@ -47,6 +47,20 @@ class Quarantining:
         assert await store.release_quarantined(ids) == 3
         assert {job.id for job in (await store.due()).jobs} == set(ids)
 
+    async def test_a_job_that_is_set_aside_is_neither_cleaned_nor_purged_until_it_is_released(
+        self, store: Store
+    ) -> None:
+        bad, good = [await job_in(store, State.SUCCEEDED) for _ in range(2)]
+        now = await passed(store, good.finished_at)
+        await store.quarantine([bad.id], reason="damaged")
+        assert [job.id for job in (await store.aged(ended_before=now)).jobs] == [good.id]
+        assert [job.id for job in (await store.purgeable(ended_before=now)).jobs] == [good.id]
+
+        await store.release_quarantined([bad.id])
+        ids = [bad.id, good.id]
+        assert [job.id for job in (await store.aged(ended_before=now)).jobs] == ids
+        assert [job.id for job in (await store.purgeable(ended_before=now)).jobs] == ids
+
     async def test_setting_aside_changes_nothing_of_the_job(self, store: Store) -> None:
         jobs = [await job_in(store, state) for state in (State.QUEUED, State.RUNNING, *TERMINAL)]
         ids = [job.id for job in jobs]

@@ -50,6 +50,10 @@ DAMAGE: dict[str, tuple[str, tuple[Any, ...], str]] = {
     "a token's queues": ("UPDATE tokens SET queues = '[\"a'", (), "token 't1'"),
     "a token's digest": ("UPDATE tokens SET digest = $1", (b"short",), "token 't1'"),
     "a token half revoked": ("UPDATE tokens SET revoked_at = 5", (), "token 't1'"),
+    "a token that expired before it was made": (
+        "UPDATE tokens SET expires_at = created_at - 1", (), "token 't1'",
+    ),
+    "a webhook half removed": ("UPDATE webhooks SET removed_by = 'ann'", (), "webhook 'w1'"),
     "a webhook's states": ("UPDATE webhooks SET states = '[1'", (), "webhook 'w1'"),
     "a webhook's secret": ("UPDATE webhooks SET secret = NULL", (), "webhook 'w1'"),
     "a cursor that is none": ("UPDATE cursors SET cursor = 'x'", (), "cursor 'feed'"),

@@ -206,6 +206,8 @@ class Holdfast(Enlisting):
 
     def published_sync(self, calls: Sequence[Call]) -> PublishedTerms:
         """Read the terms of tasks that calls know by name alone, in any thread."""
+        if self._bridge.runs_here():
+            return _nothing_published
         return self._bridge.run_blocking(self.published(calls))
 
     def _answer(self, call: Call, job: NewJob, outcome: SubmitOutcome) -> Any:

@@ -47,6 +47,11 @@ class Bridge:
             )
         return self.run_blocking(work)
 
+    def runs_here(self) -> bool:
+        """Whether the calling thread is the bridge's own, which cannot wait for itself."""
+        thread = self._thread
+        return thread is not None and thread.is_current()
+
     def run_blocking(self, work: Coroutine[Any, Any, T]) -> T:
         """Do the work and wait for it, also in a thread whose event loop stands still meanwhile.
 
@@ -95,13 +100,16 @@ class _LoopThread:
         self._ready.set_result(asyncio.get_running_loop())
         await self._stopping.wait()
 
+    def is_current(self) -> bool:
+        return self._thread is threading.current_thread()
+
     def start_work(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def stop(self) -> None:
         if self._stopping is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stopping.set)
-        if self._thread is not threading.current_thread():
+        if not self.is_current():
             self._thread.join(STOP_SECONDS)
 
 

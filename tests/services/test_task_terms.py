@@ -235,6 +235,23 @@ async def test_a_blocking_submit_in_a_coroutine_has_the_terms(app: Holdfast, url
     assert (await app.get(made)).record.policy == pay.policy
 
 
+async def test_a_blocking_submit_on_the_apps_background_loop_does_not_wait_for_itself(
+    app: Holdfast, url: str
+) -> None:
+    stranger = Holdfast(url)
+
+    async def submit() -> str:
+        if url.startswith("postgres"):
+            return in_blocking_transaction(stranger, url)
+        async with stranger.transaction() as transaction:
+            pending = stranger.named("pay").submit_in_sync(transaction)
+        return pending.id
+
+    made = await asyncio.wait_for(asyncio.to_thread(stranger.run_sync, submit(), "it"), LIMIT)
+    await asyncio.to_thread(stranger.close_sync)
+    assert (await app.get(made)).record.task == "pay"
+
+
 async def test_a_submit_by_name_on_the_writers_thread_has_the_terms(tmp_path: Path) -> None:
     """What runs there may not wait for anything that waits for the writer."""
     async with Holdfast(str(tmp_path / "jobs.db")) as app:

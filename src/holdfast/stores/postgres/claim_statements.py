@@ -25,7 +25,7 @@ PACKAGE = "holdfast.stores.postgres"
 def claim_sql(*, of_tenant: bool = False) -> str:
     """Write the claim from ranges."""
     sql = blocks(PACKAGE)
-    picked = sql["claim_ranges"].replace(":due", sql["claim_due"])
+    picked = sql["claim_ranges"].replace(":due", _due())
     return _filled(sql["claim"].replace(":picked", picked), of_tenant, tenant=15)
 
 
@@ -33,12 +33,17 @@ def claim_sql(*, of_tenant: bool = False) -> str:
 def due_sql(name: str, *, of_tenant: bool = False) -> str:
     """Write a statement about the ranges that have a due job: `claim_firsts` or `fitting`."""
     sql = blocks(PACKAGE)
-    due = sql["claim_due"]
+    due = _due()
     # The same ranges as in the claim, which has three parameters before them.
     for number in range(4, 15):
         due = due.replace(f"${number}::", f"${number - 3}::")
     text = sql[name].replace(":due", due)
     return _filled(text, of_tenant, tenant=13 if name == "fitting" else 12)
+
+
+def _due() -> str:
+    sql = blocks(PACKAGE)
+    return sql["claim_due"].replace(":served", sql["claim_served"])
 
 
 def _filled(text: str, of_tenant: bool, *, tenant: int) -> str:
@@ -60,7 +65,7 @@ def claim_ids_sql() -> str:
 
 
 def range_arrays(request: ClaimRequest, wanted: Wanted) -> list[Any]:
-    """Lay out the ranges, and what a worker can serve of those that are found."""
+    """Return the arguments for the ranges, and for what the worker can serve of them."""
     return [
         *([one[i] for one in wanted.search] for i in range(5)),
         *([one[i] for one, _ in wanted.known] for i in range(3)),

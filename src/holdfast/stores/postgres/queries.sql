@@ -127,11 +127,17 @@ WHERE :whose j.queue = w.queue AND j.claim_order IS NOT NULL
     AND ({{law.postgres.route.j}}, {{law.postgres.lane.j}}) < (w.last_route, w.last_lane)
 ORDER BY {{law.postgres.route.j}}, {{law.postgres.lane.j}}, j.claim_order, j.id LIMIT 1
 
+-- name: claim_served
+-- Whether a worker may take jobs of a lane. $13: its capabilities; $14: whether it serves the default
+-- tenant only. Checked for known ranges too: they were learned from claims of other workers.
+(lane & -8 = 0 OR EXISTS (
+    SELECT 1 FROM needs AS n WHERE n.id = lane & -8 AND n.body::jsonb <@ $13::jsonb OFFSET 0))
+    AND NOT ($14::boolean AND lane & 4 <> 0)
+
 -- name: claim_due
 -- The ranges that have a due job; a paused queue's have none. Two kinds: those found in the index by
 -- jumping from lane to lane, of the queues $4 between ($5, $6) and ($7, $8), each a route and lane;
 -- and those that the caller knows, entered at a cursor: queue $9, route $10, lane $11, cursor $12.
--- $13: the worker's capabilities; $14: whether it serves the default tenant only.
 found AS (
     SELECT w.queue, w.last_route, w.last_lane, f.*
     FROM unnest($4::text[], $5::text[], $6::bigint[], $7::text[], $8::bigint[])
@@ -144,17 +150,14 @@ found AS (
 entered AS MATERIALIZED (
     SELECT queue, route, lane, {{law.ageing_of_lane}} AS ageing, head, head_id,
         -4611686018427387904 AS start
-    FROM found
-    WHERE (lane & -8 = 0 OR EXISTS (
-            SELECT 1 FROM needs AS n
-            WHERE n.id = lane & -8 AND n.body::jsonb <@ $13::jsonb OFFSET 0))
-        AND NOT ($14::boolean AND lane & 4 <> 0)
+    FROM found WHERE :served
     UNION ALL
     SELECT r.queue, r.route, r.lane, r.ageing, first.*, r.start
     FROM (
         SELECT *, {{law.ageing_of_lane}} AS ageing
         FROM unnest($9::text[], $10::text[], $11::bigint[], $12::bigint[])
-            AS r(queue, route, lane, start) OFFSET 0) AS r
+            AS r(queue, route, lane, start)
+        WHERE :served OFFSET 0) AS r
     CROSS JOIN LATERAL (SELECT j.claim_order, j.id :range LIMIT 1) AS first
 ),
 due AS MATERIALIZED (

@@ -10,7 +10,7 @@ from holdfast.lifecycle.states import Priority, State
 from holdfast.lifecycle.times import SECOND, After
 from holdfast.ports import Capacity, Store
 from holdfast.testing.acts import claim, claim_one, claimed_ids, do, job_in, submit_one
-from holdfast.testing.factories import CONTROL, HOUR, MINUTE, owner_of
+from holdfast.testing.factories import CONTROL, HOUR, MINUTE, new_job, owner_of
 
 ORDER = {Priority.CRITICAL: 0, Priority.INTERACTIVE: 5 * MINUTE, Priority.BATCH: 30 * MINUTE}
 """How much later a job of a class counts as due."""
@@ -183,6 +183,22 @@ class Choosing:
         assert await claimed_ids(store, capabilities=frozenset({"gpu"})) == [gpu]
         assert await claimed_ids(store, capabilities=frozenset({"ffmpeg"})) == []
         assert await claimed_ids(store, capabilities=able) == [both]
+
+    async def test_a_worker_gets_nothing_it_cannot_serve_after_full_claims_of_another(
+        self, store: Store
+    ) -> None:
+        gpu = frozenset({"gpu"})
+        await store.submit([new_job(needs=gpu) for _ in range(40)])
+        plain = await submit_one(store)
+        # A store may remember where claims ended; all workers of one store share that.
+        for _ in range(8):
+            assert len(await claimed_ids(store, limit=2, capabilities=gpu)) == 2
+
+        assert await claimed_ids(store, limit=5, owner="worker-2") == [plain.id]
+        for _ in range(8):
+            assert len(await claimed_ids(store, limit=2, capabilities=gpu)) == 2
+        room = Capacity(cpus=8, memory_mb=8)
+        assert await claim(store, limit=5, owner="worker-2", capacity=room) == []
 
     async def test_a_worker_claims_only_jobs_of_tasks_that_it_has(self, store: Store) -> None:
         old, new, _ = [(await submit_one(store, task=task)).id for task in ("old", "new", "older")]

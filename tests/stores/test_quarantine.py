@@ -55,20 +55,22 @@ async def damaged(ledger: Ledger) -> AsyncIterator[Callable[..., Any]]:
         yield damage
 
 
+@pytest.mark.parametrize("tasks", [1, 12], ids=["one task", "many tasks"])
 @pytest.mark.parametrize("limit", [1, 10])
 @pytest.mark.parametrize("how", DAMAGE)
 async def test_one_unreadable_row_does_not_stop_claims(
-    ledger: Ledger, damaged: Any, how: str, limit: int
+    ledger: Ledger, damaged: Any, how: str, limit: int, tasks: int
 ) -> None:
     async with ledger.store() as store:
-        bad = await submit_one(store)
-        good = {(await submit_one(store)).id for _ in range(5)}
+        bad = await submit_one(store, task="task-0")
+        good = {(await submit_one(store, task=f"task-{n % tasks}")).id for n in range(1, 12)}
     await damaged(bad.id, how)
     async with ledger.store() as store:
         taken: set[JobId] = set()
-        for _ in range(8):
+        for _ in range(14):
             taken |= set(await claimed_ids(store, limit=limit))
         assert taken == good
+        assert [one.id for one in (await store.quarantined()).jobs] == [bad.id]
 
 
 @pytest.mark.parametrize("how", [*OF_ROWS, "a stray event is ahead of it"])

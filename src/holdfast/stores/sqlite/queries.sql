@@ -136,7 +136,7 @@ WITH p(claim_order, id) AS (VALUES (?, ?))
 :claimable
 FROM p
 CROSS JOIN jobs AS j ON j.id = p.id
-CROSS JOIN events AS e ON e.id = p.id AND e.rev = 1
+LEFT JOIN events AS e ON e.id = p.id AND e.rev = 1
 
 -- name: claimable
 -- What is read of a job that is to be claimed.

@@ -74,7 +74,7 @@ docs: $(STAMP) ## write the generated files again
 	@$(BIN)/python -m tools.generate $(ARGS)
 
 lock: $(STAMP) ## pin what the image and CI install, with hashes, after a change of pyproject.toml
-	@$(BIN)/python -m tools.lock
+	@$(BIN)/python -m tools.lock $(ARGS)
 
 fmt: $(STAMP) ## format, and fix what the linter can
 	$(BIN)/ruff format .
@@ -87,7 +87,7 @@ clean: ## remove caches, builds and .venv
 system-packages:
 	@tools/system_packages
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(if $(LOCKED),$(wildcard requirements/*.txt))
 	@$(PYTHON) -c 'import sys; sys.exit("Holdfast needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12") if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(if $(LOCKED),$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \

@@ -35,8 +35,10 @@ def main() -> int:
     """Write the lock files, or say what is wrong with them."""
     parser = argparse.ArgumentParser(prog="make lock", description=__doc__)
     parser.add_argument("--check", action="store_true", help="only compare with pyproject.toml")
-    if not parser.parse_args().check:
-        write()
+    parser.add_argument("--upgrade", action="store_true", help="take the newest of everything")
+    arguments = parser.parse_args()
+    if not arguments.check:
+        write(upgrade=arguments.upgrade)
     problems = [problem for name in ("build", *LOCKS) for problem in faults(name)]
     for problem in problems:
         print(problem)
@@ -45,14 +47,18 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def write() -> None:
-    """Resolve and pin everything anew."""
+def write(*, upgrade: bool) -> None:
+    """Resolve and pin everything; what was pinned and still fits stays, unless upgraded."""
+    more = ["--upgrade"] if upgrade else []
     with tempfile.TemporaryDirectory() as place:
         wanted = Path(place) / "build.in"
         wanted.write_text("\n".join(builders(project())))
-        _compile("build", str(wanted))
+        _compile("build", str(wanted), *more)
     for name, extras in LOCKS.items():
-        _compile(name, "pyproject.toml", *(word for extra in extras for word in ("--extra", extra)))
+        # Both are installed by one command.
+        limits = ("--constraint", str(lock("build"))) if name == "dev" else ()
+        words = (word for extra in extras for word in ("--extra", extra))
+        _compile(name, "pyproject.toml", *words, *limits, *more)
 
 
 def _compile(name: str, *what: str) -> None:

@@ -119,7 +119,10 @@ class LocalOperations:
         return (await self._store.clock()).now
 
     async def submit(self, wanted: Sequence[Wanted]) -> list[Answer]:
-        """Submit jobs together; each is answered for itself, in order."""
+        """Submit jobs together; each is answered for itself, in order.
+
+        A job for a queue that is not served here refuses all of them.
+        """
         answers: dict[int, Answer] = {}
         decided: dict[int, NewJob] = {}
         await self._session.terms.learn(
@@ -132,6 +135,8 @@ class LocalOperations:
                 decided[number] = await self._decide(one)
             except HoldfastError as error:
                 answers[number] = error
+        for new in decided.values():
+            self._check_queue(new.record.queue)
         outcomes = await self._session.together.submit(list(decided.values()))
         for number, written in zip(decided, outcomes, strict=True):
             answers[number] = (
@@ -207,9 +212,12 @@ class LocalOperations:
             return next(iter(self._queues))
         if said is None:
             raise BadData(f"name a queue: {', '.join(sorted(self._queues))}")
-        if not self._serves(said):
-            raise Forbidden(f"not for queue {said!r}, but {', '.join(sorted(self._queues))}")
+        self._check_queue(said)
         return said
+
+    def _check_queue(self, queue: str) -> None:
+        if self._queues is not None and queue not in self._queues:
+            raise Forbidden(f"not for queue {queue!r}, but {', '.join(sorted(self._queues))}")
 
     async def _look_up(self, job: Which) -> JobId | None:
         if isinstance(job, UUID):

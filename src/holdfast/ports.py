@@ -686,6 +686,9 @@ class Store(Jobs, Protocol):
     ) -> list[WorkerStatus]:
         """List workers, live, silent and ended ones, the most recently seen first."""
 
+    async def worker(self, name: str) -> WorkerStatus | None:
+        """Read one worker; None if it never was announced, or is forgotten."""
+
     async def keep_logs(self, entries: Sequence[LogEntry]) -> None:
         """Keep what handlers said, of each job the newest `LOG_LINES`; no part of the ledger.
 

@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
 
+from holdfast.config import shown
 from holdfast.errors import BadAddress
 from holdfast.ports import Store
 from holdfast.stores.findings import Finding
@@ -62,7 +63,7 @@ def _check_ports(text: str, parts: SplitResult) -> None:
     for host in parts.netloc.rpartition("@")[2].split(","):
         port = host.rpartition("]")[2].partition(":")[2]
         if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
-            raise BadAddress(f"{text!r} is no store: {port!r} is no port")
+            raise BadAddress(f"invalid store URL {shown('url', text)!r}: bad port {port!r}")
 
 
 def _sqlite_path(text: str) -> str:
@@ -79,7 +80,7 @@ def _postgres_address(text: str) -> Address:
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     if given.get("target_session_attrs") in ("standby", "read-only", "prefer-standby"):
         raise BadAddress(
-            f"invalid store URL {text!r}: the store is written to; "
+            f"invalid store URL {shown('url', text)!r}: the store is written to; "
             "target_session_attrs must be primary or read-write"
         )
     pooled = given.pop("pooled", "false").lower() in ("1", "true", "yes", "on")

@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 
 import httpx
+import pytest
 
 
 class Page(HTMLParser):
@@ -73,3 +74,11 @@ async def test_the_page_needs_no_token_and_tells_nothing_of_jobs(http: httpx.Asy
     reply = await http.get("/docs", headers={"authorization": "Bearer nobody"})
     assert reply.status_code == 200
     assert "secret-task" not in reply.text
+
+
+async def test_the_page_is_made_once(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await http.get("/docs")
+    monkeypatch.setattr("holdfast.http.reference._page", pytest.fail)
+    assert (await http.get("/docs")).text == first.text

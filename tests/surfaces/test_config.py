@@ -149,6 +149,15 @@ def test_passwords_are_not_shown(here: Path) -> None:
     assert shown("url", "jobs.db") == "jobs.db"
 
 
+@pytest.mark.parametrize(
+    "rest", ["h:port/jobs", "h/jobs?target_session_attrs=standby&password=hunter2"]
+)
+def test_a_bad_address_is_refused_without_its_password(here: Path, rest: str) -> None:
+    result = CliRunner().invoke(app, ["ls", "--url", f"postgresql://me:hunter2@{rest}"])
+    assert result.exit_code == 2
+    assert "hunter2" not in result.output
+
+
 @pytest.mark.parametrize("name", RUNNING)
 def test_every_option_of_what_keeps_running_is_a_setting_by_its_own_name(name: str) -> None:
     group: Any = typer.main.get_command(app)

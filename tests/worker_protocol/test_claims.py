@@ -220,3 +220,15 @@ async def test_a_job_that_a_worker_cannot_run_is_given_back_at_no_cost_however_o
     assert answer["accepted"]
     assert (told["state"], told["failures"], told["releases"]) == ("stalled", 0, 0)
     assert await hand.claim() == []
+
+
+async def test_a_session_that_was_never_opened_claims_nothing(
+    http: httpx.AsyncClient, hand: Hand
+) -> None:
+    await submitted(http)
+    invented = f"{hand.session.partition('.')[0]}.invented"
+    body = {"session": invented, "request_id": "1", "wait_seconds": 0}
+    refused = await hand.http.post("/v1/worker/claim", json=body)
+    assert (refused.status_code, refused.json()["field"]) == (422, "$.session")
+    assert "POST /v1/worker/sessions" in refused.json()["detail"]
+    assert len(await hand.claim()) == 1

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import Refused, StoreUnavailable
 from tests.worker_protocol.hand import Hand, events, read, submitted
 
 Call = Callable[[str | None], httpx.AsyncClient]
@@ -87,3 +87,48 @@ async def test_a_worker_of_some_queues_cannot_declare_terms_for_all(
 async def test_terms_that_no_job_could_have_are_refused(call: Call, bad: dict[str, object]) -> None:
     refused = await call("worker").post("/v1/worker/sessions", json={"terms": {"charge": bad}})
     assert refused.status_code == 422, refused.text
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"tasks": ["y"], "terms": {"y": {"queue": "holdfast.x"}}}, "reserved_name"),
+        ({"tasks": ["holdfast.y"], "terms": {"holdfast.y": {}}}, "reserved_name"),
+        ({"tasks": ["y"], "terms": {"z": {}}}, "bad_data"),
+        ({"terms": {"z": {}}}, "bad_data"),
+    ],
+)
+async def test_a_session_declares_terms_of_its_own_tasks_and_in_open_queues_alone(
+    http: httpx.AsyncClient, call: Call, body: dict[str, object], code: str
+) -> None:
+    refused = await call("worker").post("/v1/worker/sessions", json=body)
+    assert (refused.status_code, refused.json()["code"]) == (422, code)
+    assert refused.json()["field"] == "$.terms"
+    assert (await submitted(http, task="y"))["queue"] == "default"
+
+
+async def test_a_token_for_some_queues_submits_by_name_only_into_these(
+    http: httpx.AsyncClient, call: Call
+) -> None:
+    elsewhere = {"pay": {"queue": "payments"}}
+    await Hand.hired(call("worker"), tasks=["pay"], terms=elsewhere)
+    refused = await call("submitter@#default").post("/v1/jobs", json={"task": "pay"})
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    taken = await call("submitter@#payments").post("/v1/jobs", json={"task": "pay"})
+    assert (taken.status_code, taken.json()["job"]["queue"]) == (201, "payments")
+    assert len((await http.get("/v1/jobs")).json()["jobs"]) == 1
+
+
+async def test_a_job_whose_terms_cannot_be_corrected_is_given_back(
+    http: httpx.AsyncClient, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await submitted(http)
+    hand = await Hand.hired(call("worker"), tasks=["charge"], terms=ONCE)
+
+    async def refused(*_: object) -> None:
+        raise Refused("something else came first")
+
+    monkeypatch.setattr("holdfast.http.assignments._corrected", refused)
+    assert await hand.claim() == []
+    now = await read(http, job)
+    assert (now["owner"], now["failures"], now["attempt"]) == (None, 0, 1)

@@ -136,3 +136,16 @@ async def test_a_claim_that_does_not_wait_or_whose_time_is_up_is_answered() -> N
     assert counter.asked == ["ann", "ann", "ann", "bob"]
     counter.come(JOB)
     assert await first == [JOB]
+
+
+async def test_workers_with_different_tasks_do_not_wait_for_each_other() -> None:
+    counter = Counter()
+    room = WaitingRoom(cast("Store", counter))
+    wishes = [wish("one", tasks=("a",)), wish("other", tasks=("b",)), wish("any", tasks=None)]
+    waiting = [asyncio.create_task(room.claim(one, LONG, stays)) for one in wishes]
+    await turns()
+    # Each has looked at once, and again as the first of its own line.
+    assert counter.asked.count("other") == counter.asked.count("any") == 2
+    for one in waiting:
+        one.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)

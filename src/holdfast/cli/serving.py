@@ -36,6 +36,7 @@ from holdfast.cli.settings import (
     PurgeUnsuccessful,
     Queues,
     Rate,
+    Requests,
     Tick,
     Webhooks,
     WebhooksAllow,
@@ -69,6 +70,7 @@ def serve(
     rate: Rate = LIMITS.requests_per_second,
     burst: Burst = LIMITS.burst,
     connections: Connections = LIMITS.connections,
+    requests: Requests = LIMITS.requests,
     access_log: AccessLog = False,
     webhooks_allow: WebhooksAllow = "",
     log_format: LogStyle = LogFormat.TEXT,
@@ -90,7 +92,7 @@ def serve(
             port=port,
             grace_seconds=grace,
             access_log=access_log,
-            limits=_limits(rate, burst, connections),
+            limits=_limits(rate, burst, connections, requests),
             outside=read_outside(webhooks_allow),
         )
         gateway = door.gateway(address, loaded)
@@ -118,6 +120,7 @@ def up(
     rate: Rate = LIMITS.requests_per_second,
     burst: Burst = LIMITS.burst,
     connections: Connections = LIMITS.connections,
+    requests: Requests = LIMITS.requests,
     webhooks: Webhooks = True,
     webhooks_allow: WebhooksAllow = "",
     access_log: AccessLog = False,
@@ -138,7 +141,7 @@ def up(
             port=port,
             grace_seconds=grace,
             access_log=access_log,
-            limits=_limits(rate, burst, connections),
+            limits=_limits(rate, burst, connections, requests),
             outside=outside,
         )
         keeping = Housekeeping(
@@ -172,8 +175,14 @@ def _announce(*facts: str) -> None:
     err.print(f"serving {said}; end with Ctrl-C", markup=False, soft_wrap=True)
 
 
-def _limits(rate: float, burst: int, connections: int) -> Limits:
-    return replace(LIMITS, requests_per_second=rate, burst=burst, connections=connections)
+def _limits(rate: float, burst: int, connections: int, requests: int) -> Limits:
+    return replace(
+        LIMITS,
+        requests_per_second=rate,
+        burst=burst,
+        connections=connections,
+        requests=requests,
+    )
 
 
 def _address(url: str | None, app: Holdfast | None) -> Address:

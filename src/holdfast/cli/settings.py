@@ -47,6 +47,14 @@ Burst = Annotated[int, setting("--burst", "How many of them may come at once.", 
 Connections = Annotated[
     int, setting("--connections", "How many connections are held at once.", min=1)
 ]
+Requests = Annotated[
+    int,
+    setting(
+        "--requests",
+        "How many requests are under way at once, long polls among them; a token has a fourth.",
+        min=1,
+    ),
+]
 Queues = Annotated[str, setting("--queues", "Queues to serve, by comma.")]
 Concurrency = Annotated[
     int, setting("--concurrency", "How many jobs a process runs at once.", min=1, max=10_000)

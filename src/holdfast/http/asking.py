@@ -130,19 +130,11 @@ class Ask(Struct, frozen=True, kw_only=True):
 
     async def submit(self, wanted: Sequence[Wanted]) -> list[Answer]:
         """Submit jobs, into queues that the token covers."""
-        for one in wanted:
-            self.caller.demand_queue(self._queue(one))
         answers = await self.jobs.submit(wanted)
         for answer in answers:
             if isinstance(answer, Submitted) and answer.created:
                 self.house.meters.submitted(answer.job.task, answer.job.queue)
         return answers
-
-    def _queue(self, wanted: Wanted) -> str:
-        if wanted.queue is not None:
-            return wanted.queue
-        task = self.house.tasks.get(wanted.task)
-        return "default" if task is None else task.queue
 
     async def body(self, kind: type[T]) -> T:
         """Read the request's JSON."""

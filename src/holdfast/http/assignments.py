@@ -27,6 +27,7 @@ from holdfast.lifecycle.states import Priority, Role
 from holdfast.lifecycle.terms import TaskTerms, corrected_policy, correction_reason
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import Claimed, Store
+from holdfast.services.leaving import give_back
 from holdfast.services.retelling import retold
 from holdfast.views import Instant, instant
 
@@ -105,6 +106,7 @@ async def assign(
             claimed = await _corrected(store, claimed, terms)
         except (Refused, LeaseConflictError, NoSuchJob) as error:
             log.warning("job %s is not given out: %s", claimed.job.public_id, error)
+            await give_back(store, claimed.job)
             return None
     if undoes:
         try:

@@ -22,7 +22,7 @@ from holdfast.services.session import Session
 
 PAGE_EVENTS = 500
 MOST_SCANS = 16
-"""Pages of the feed that are read at once: whoever looks for rare events reads everybody's."""
+"""Pages of the feed that are shared out: a token reads a fourth of them at once, a tenant half."""
 SHARED_TEXTS = 64
 """Of the feed, for listeners that want the same."""
 

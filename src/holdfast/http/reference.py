@@ -23,8 +23,13 @@ _REF = "#/components/schemas/"
 @router.get("/docs")
 async def show_reference(request: Request) -> Response:
     """Show what the server takes and gives."""
-    page = _page(request.app.openapi())
-    return Response(page, media_type="text/html", headers={"content-security-policy": POLICY})
+    state = request.app.state
+    if not hasattr(state, "reference_page"):
+        # Made once: it takes many times as long as any other answer, and needs no token.
+        state.reference_page = _page(request.app.openapi())
+    return Response(
+        state.reference_page, media_type="text/html", headers={"content-security-policy": POLICY}
+    )
 
 
 @router.get("/docs/style.css")

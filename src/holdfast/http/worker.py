@@ -16,7 +16,7 @@ from fastapi import APIRouter
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from starlette.responses import Response
 
-from holdfast.errors import Forbidden, LeaseConflictError, NoSuchJob, TooLarge, about
+from holdfast.errors import BadData, Forbidden, LeaseConflictError, NoSuchJob, TooLarge, about
 from holdfast.flow.reports import writable
 from holdfast.http.asking import Ask, asking
 from holdfast.http.assignments import Assignment, Recorded, assign, recorded
@@ -69,6 +69,7 @@ class DeclaredTerms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def of(self, task: str) -> TaskTerms:
         """Give them as they are published."""
+        check_not_reserved(self.queue, "queue")
         retries = self.retries
         if retries is None:
             retries = DEFAULT_POLICY.max_attempts - 1 if self.idempotent else 0
@@ -222,7 +223,8 @@ async def open_session(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
             text = "terms of tasks hold in all queues; publish them with a token for all queues"
             raise Forbidden(text)
         with about("terms"):
-            terms = [one.of(task) for task, one in said.terms.items()]
+            named = {task.partition("@")[0] for task in said.tasks}
+            terms = [one.of(_own_task(task, named)) for task, one in said.terms.items()]
             await store.publish_terms(terms, tenant=ask.tenant)
     await store.announce(
         Announcement(
@@ -271,7 +273,7 @@ async def claim_jobs(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     )
     if await house.attendance.note(request.owner):
         # It may have published terms since they were last read here.
-        house.terms.forget()
+        house.terms.forget(ask.tenant)
     watched = partial(ask.house.ending.watched, ask.request.receive)
     claimed = await house.waiting_room.claim(request, wanted.wait_seconds, watched)
     # Without its task's terms no job is handed out: the same request again returns the same claim.
@@ -355,10 +357,21 @@ def _queues(ask: Ask, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
     return wanted
 
 
+def _own_task(task: str, named: set[str]) -> str:
+    if task not in named:
+        raise BadData(f"terms of task {task!r}, which `tasks` does not name: name it there, too")
+    return check_not_reserved(task, "task")
+
+
 async def _tasks(ask: Ask, wanted: Claiming) -> tuple[str, ...] | None:
     if wanted.tasks is not None:
         return wanted.tasks
-    return await ask.house.session.attendance.tasks(wanted.session) or None
+    tasks = await ask.house.session.attendance.tasks(wanted.session)
+    if tasks is None:
+        # A claim for any task would take jobs that the worker cannot run.
+        text = "this session is not known (any more); open one: POST /v1/worker/sessions"
+        raise unfit(text, "$.session")
+    return tasks or None
 
 
 async def _known(ask: Ask, ids: Sequence[JobId]) -> list[Job | None]:

@@ -29,13 +29,17 @@ class Attendance:
         if len(self._tasks) > NAMES_LIMIT:
             del self._tasks[next(iter(self._tasks))]
 
-    async def tasks(self, worker: str) -> tuple[str, ...]:
-        """Return which tasks a session was opened with, here or at another server."""
+    async def tasks(self, worker: str) -> tuple[str, ...] | None:
+        """Return which tasks a session was opened with, here or at another server.
+
+        None: there is no such session; it was never opened, or is forgotten.
+        """
         if worker not in self._tasks:
-            for one in await self._store.workers(limit=NAMES_LIMIT):
-                if one.name == worker:
-                    self.opened(worker, one.tasks)
-        return self._tasks.get(worker, ())
+            found = await self._store.worker(worker)
+            if found is None:
+                return None
+            self.opened(worker, found.tasks)
+        return self._tasks[worker]
 
     async def note(self, worker: str) -> bool:
         """Hear of a worker; returns whether it was not known here."""

@@ -48,9 +48,10 @@ class KnownTerms:
         known = self._known.get((tenant, task))
         return None if known is None else known[1]
 
-    def forget(self) -> None:
-        """Read all terms again when they are next asked for."""
-        self._known.clear()
+    def forget(self, tenant: str | None) -> None:
+        """Read a tenant's terms again when they are next asked for; None: those of all."""
+        for key in [key for key in self._known if tenant in (None, key[0])]:
+            del self._known[key]
 
     async def learn(self, asked: Iterable[Key], *, required: bool = False) -> None:
         """Read the terms of tasks that are not known, or not any more; one read per tenant.

@@ -783,6 +783,11 @@ WHERE name = $1 AND stopped_at IS NULL
 SELECT name, started_at, seen_at, stopped_at, pid, concurrency, host, queues, capabilities, tasks
 FROM workers WHERE seen_at >= $1 ORDER BY seen_at DESC, name LIMIT $2
 
+-- name: worker
+-- One worker.
+SELECT name, started_at, seen_at, stopped_at, pid, concurrency, host, queues, capabilities, tasks
+FROM workers WHERE name = $1
+
 -- name: publish_terms
 -- Terms of tasks, in the order of their names so that two publishers never wait in a circle; the
 -- last publisher's hold.

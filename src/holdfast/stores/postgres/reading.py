@@ -308,6 +308,10 @@ class Reading(Base):
         """List workers, the most recently seen first."""
         return [read_worker(row) for row in await self._fetch("workers", seen_since or 0, limit)]
 
+    async def worker(self, name: str) -> WorkerStatus | None:
+        """Read one worker."""
+        return next((read_worker(row) for row in await self._fetch("worker", name)), None)
+
     async def logs(self, id: JobId, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
         """Read one job's log after a position."""
         return [read_log(id, row) for row in await self._fetch("logs", id, after, limit)]

@@ -581,6 +581,11 @@ UPDATE workers SET seen_at = ?1, stopped_at = ?1 WHERE name = ?2 AND stopped_at 
 SELECT name, started_at, seen_at, stopped_at, pid, concurrency, host, queues, capabilities, tasks
 FROM workers WHERE seen_at >= ? ORDER BY seen_at DESC, name LIMIT ?
 
+-- name: worker
+-- One worker.
+SELECT name, started_at, seen_at, stopped_at, pid, concurrency, host, queues, capabilities, tasks
+FROM workers WHERE name = ?
+
 -- name: publish_terms
 -- Terms of a task; the last publisher's hold.
 INSERT INTO task_terms (tenant, task, published_at, body) VALUES (?, ?, ?, ?)

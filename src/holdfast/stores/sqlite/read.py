@@ -319,6 +319,11 @@ def workers(session: Session, seen_since: int, limit: int) -> list[WorkerStatus]
     return [read_worker(row) for row in session.rows("workers", (seen_since, limit))]
 
 
+def worker(session: Session, name: str) -> WorkerStatus | None:
+    """Read one worker."""
+    return next((read_worker(row) for row in session.rows("worker", (name,))), None)
+
+
 def task_terms(session: Session, tenant: str, tasks: Sequence[str]) -> list[TaskTerms | None]:
     """Read the terms of tasks that workers published."""
     found = (row for task in tasks for row in session.rows("task_terms", (tenant, task)))

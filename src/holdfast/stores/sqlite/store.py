@@ -453,6 +453,10 @@ class SqliteStore:
         """List workers, the most recently seen first."""
         return await self._read(lambda session: read.workers(session, seen_since or 0, limit))
 
+    async def worker(self, name: str) -> WorkerStatus | None:
+        """Read one worker."""
+        return await self._read(lambda session: read.worker(session, name))
+
     async def keep_logs(self, entries: Sequence[LogEntry]) -> None:
         """Keep what handlers said."""
         rows = [log_row(entry) for entry in entries]

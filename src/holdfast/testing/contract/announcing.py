@@ -65,6 +65,8 @@ class Announcing:
         before = (await store.clock()).now
         await store.announce(worker)
         [status] = await store.workers()
+        assert await store.worker(worker.name) == status
+        assert await store.worker("nobody") is None
 
         assert said(status) == worker
         assert before <= status.started_at == status.seen_at <= (await store.clock()).now

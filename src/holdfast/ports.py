@@ -502,6 +502,13 @@ class Jobs(Protocol):
         `lifecycle.transitions.REQUESTED`; an owner's own requests are not looked up.
         """
 
+    async def await_durable(self) -> None:
+        """Wait until everything that could be read before survives what an acknowledged write does.
+
+        Call it before acknowledging a request on the strength of rows that were only read: on
+        PostgreSQL a row can be visible before its synchronous standby has it.
+        """
+
 
 class Store(Jobs, Protocol):
     """The ledger. All methods may be called concurrently from one event loop.
@@ -511,7 +518,9 @@ class Store(Jobs, Protocol):
     asked of that job alone, or of its family, raises `JobUnreadable`.
 
     A method raises `StoreUnavailable` when the database could not be reached within the deadline,
-    `StoreFull` or `StoreBroken` when the disk gave out; what was acknowledged stays.
+    `StoreFull` or `StoreBroken` when the disk gave out; what was acknowledged stays. A method that
+    writes also acknowledges what it found written already, and only once that is as durable as its
+    own write would be; a method that only reads does not wait for that (`await_durable` does).
     """
 
     async def open(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import pytest
@@ -17,14 +16,10 @@ from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.acts import all_jobs, change, claimed_job, submit_one
 from holdfast.testing.factories import fresh, new_job, owner_of
 from tests.stores.ledgers import assert_proven, postgres_store
+from tests.stores.standby import ONE_TRY, TWO_TRIES, interrupt_wait, standby_away
 from tests.support.postgres import PostgresCluster
-from tests.support.waiting import wait_until
 
 Write: TypeAlias = Callable[[Store], Awaitable[list[Any]]]
-ONE_TRY = {"deadline_seconds": 0.0, "attempt_seconds": 20.0}
-"""The caller gets the result of the first try."""
-TWO_TRIES = {"deadline_seconds": 0.3, "attempt_seconds": 0.4}
-"""A second try happens, and times out if it waits."""
 
 
 @pytest.fixture(scope="module")
@@ -40,34 +35,6 @@ async def url(primary: PostgresCluster) -> AsyncIterator[str]:
     await migrate(url)
     yield url
     primary.drop_database(url)
-
-
-@asynccontextmanager
-async def standby_away(primary: PostgresCluster) -> AsyncIterator[None]:
-    """From here on each commit waits for a standby that does not answer."""
-    await asyncio.to_thread(_expect_standby, primary, "nobody")
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(_expect_standby, primary, "")
-
-
-def _expect_standby(primary: PostgresCluster, name: str) -> None:
-    primary.sql(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
-    primary.sql("SELECT pg_reload_conf()")
-    shown = "SHOW synchronous_standby_names"
-    wait_until(lambda: primary.sql(shown) == name, "the server to read its settings")
-
-
-async def interrupt_wait(primary: PostgresCluster, function: str) -> None:
-    """End the wait of a commit for its standby, once there is one."""
-    statement = (
-        f"SELECT {function}(pid) FROM pg_stat_activity"
-        " WHERE wait_event = 'SyncRep' AND query NOT LIKE '%NOTIFY%'"
-    )
-    await asyncio.to_thread(
-        wait_until, lambda: primary.sql(statement) != "", "a commit to wait for the standby"
-    )
 
 
 async def _submit(store: Store) -> Write:

@@ -44,6 +44,8 @@ async def harden(store: Store, top: Job, actor: Actor, reason: str | None = None
         del left[-PARENTS:]
         async for jobs in walk.children(some):
             left += map(_branch, await walk.cancelled(jobs))
+    # Those that were cancelled before have only been read.
+    await store.await_durable()
     if walk.failed:
         id_, why = next(iter(walk.failed.items()))
         raise Refused(

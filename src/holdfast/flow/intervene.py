@@ -61,11 +61,13 @@ async def cancel(
             # Its way down the tree may have broken off; what was a soft request stays one.
             if hard and job.cancel_requested is Mode.HARD:
                 await harden(store, job, actor, reason)
+            await store.await_durable()
             return job
         if job.terminal:
             check_revision(job, expected_rev)
             if hard:
                 await harden(store, job, actor, reason)
+            await store.await_durable()
             return job
         try:
             job = await perform(store, id, choose(job), expected_rev=expected_rev, choose=choose)

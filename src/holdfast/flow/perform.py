@@ -59,6 +59,7 @@ async def perform(
     for _ in range(REBASES + 1):
         change = _accepted(job, decision)
         if change is None:
+            await store.await_durable()
             return job
         changes = await correlated(store, [change, *wish.following(change)])
         outcome = (await store.commit(changes))[-1]
@@ -129,6 +130,7 @@ async def _perform_locked(store: Jobs, job: Job, wish: _Wish) -> Job:
         if isinstance(decision, Change):
             raise _lease_passed(current)
         if decision is not None:
+            # Nothing to write; the store has waited until the record is durable.
             _accepted(current, decision)
             return current
         # This very request was written meanwhile, or more came between than was looked at.
@@ -160,7 +162,9 @@ async def _repeated(store: Jobs, job: Job, wish: _Wish) -> Job | None:
             f"{event.rev} of job {job.public_id}; use a new one",
             job_id=job.public_id,
         )
-    return await _read(store, job.id)
+    current = await _read(store, job.id)
+    await store.await_durable()
+    return current
 
 
 async def _event_of(store: Jobs, job: Job, wish: _Wish) -> LoggedEvent | None:

@@ -115,7 +115,9 @@ async def redrive(
     past = await past_of(store, job)
     _check_not_retried(job, past)
     if (event := _done_before(job, past, actor, again, request_id)) is not None:
-        return await _repeated(store, job, event, wish, request_id)
+        made = await _repeated(store, job, event, wish, request_id)
+        await store.await_durable()
+        return made
     new = await _successor(store, job, past.first, wish, actor)
     command = c.Redriven(
         actor=actor,

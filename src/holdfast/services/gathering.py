@@ -372,6 +372,10 @@ class Together:
         """Read the event of a job that was written under a request_id."""
         return await self._store.request_event(id, request_id)
 
+    async def await_durable(self) -> None:
+        """Wait until what was read before survives what an acknowledged write does."""
+        await self._store.await_durable()
+
     async def finish(self) -> None:
         """Wait until all that was asked for is sent."""
         for gathering in (self._submits, self._keyed, self._commits, self._reads):

@@ -304,6 +304,9 @@ class _Hearing:
         lines = [line for line in lines if line.misses <= REBASES or not line.changes]
         changes = [change for line in lines for change in line.changes]
         changes = await correlated(self._store, changes)
+        if any(not line.changes for line in lines):
+            # These are answered by what was read.
+            await self._store.await_durable()
         outcomes = await self._store.commit(changes) if changes else []
         at = -1
         for line in lines:

@@ -27,7 +27,7 @@ from holdfast.stores.columns import (
     read_job,
 )
 from holdfast.stores.needs_written import Written
-from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.postgres.connections import Connection, Connections, await_standby
 from holdfast.stores.postgres.pool import Lane
 from holdfast.stores.quarantine import UNREADABLE, all_of, sift
 from holdfast.stores.text import blocks
@@ -61,8 +61,22 @@ class Base:
     ) -> R:
         return await self._connections.run(work, keep=keep, lane=lane)
 
+    async def await_durable(self) -> None:
+        """Wait until a synchronous standby, if there is one, has what could be read before."""
+        await self._run(lambda connection, tries: await_standby(connection))
+
     async def _fetch(self, name: str, *args: Any) -> list[Any]:
         return await self._fetch_text(self._sql[name], *args)
+
+    async def _fetch_durably(self, name: str, *args: Any) -> list[Any]:
+        """Write, and return the rows that were written; where none was, the answer rests on others.
+
+        Those may not be replicated, and a statement that writes nothing does not wait for it.
+        """
+        rows = await self._fetch(name, *args)
+        if not rows:
+            await self.await_durable()
+        return rows
 
     async def _fetch_text(self, text: str, *args: Any) -> list[Any]:
         async def work(connection: Connection, tries: int) -> list[Any]:

@@ -23,7 +23,7 @@ from holdfast.stores.postgres.claim_statements import (
     heads_of,
     lock_due,
 )
-from holdfast.stores.postgres.connections import Connection, Connections, await_standby
+from holdfast.stores.postgres.connections import Connection, Connections
 from holdfast.stores.postgres.entering import Cursors, Wanted, only, searches
 from holdfast.stores.postgres.submitting import DATA_ERRORS, Submitting
 from holdfast.stores.postgres.wake import WakeUp
@@ -196,7 +196,7 @@ class Claiming(Submitting):
         if not rows:
             return None
         # The same attempt must not be given out again after a failover.
-        await self._run(lambda connection, tries: await_standby(connection))
+        await self.await_durable()
         if rows[0][0] != request.owner:
             raise RequestIdReused(
                 f"claim request {request.request_id!r} was made by {rows[0][0]}; use a new one"

@@ -135,6 +135,7 @@ class Committing(Claiming):
                         return settled[id]
                 events = await self._events_after(connection, id, locked.after)
                 if not locked.decided(current, events):
+                    # Durable all the same: taking the row's lock is written, and so waited for.
                     return Lost(current)
                 return await self._write_locked(connection, locked)
 

@@ -812,12 +812,12 @@ WHERE tenant = ANY (ARRAY[$1::text, '']) AND task = ANY ($2::text[])
 -- A webhook begins, by the store's clock. One that is there already stays as it is.
 INSERT INTO webhooks (id, tenant, url, secret, states, queue, task, created_by, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, holdfast_now())
-ON CONFLICT (id, tenant) DO NOTHING
+ON CONFLICT (id, tenant) DO NOTHING RETURNING id
 
 -- name: remove_webhook
 -- A webhook ends; the first who says so is remembered, the secret is not.
 UPDATE webhooks SET removed_at = holdfast_now(), removed_by = $3, secret = NULL
-WHERE id = $1 AND tenant = $2 AND removed_at IS NULL
+WHERE id = $1 AND tenant = $2 AND removed_at IS NULL RETURNING id
 
 -- name: look_up_webhooks
 -- Webhooks by id: a tenant's, or each tenant's.
@@ -961,12 +961,12 @@ WITH clock AS MATERIALIZED (SELECT holdfast_now() AS now)
 INSERT INTO tokens (id, name, digest, role, tenant, queues, created_at, created_by, expires_at)
 SELECT $1::text, $2::text, $3::bytea, $4::text, $5::text, $6::text, now, $7::text, now + $8::bigint
 FROM clock
-ON CONFLICT (id) DO NOTHING
+ON CONFLICT (id) DO NOTHING RETURNING id
 
 -- name: revoke_token
 -- A token ends; the first who says so is remembered.
 UPDATE tokens SET revoked_at = holdfast_now(), revoked_by = $2
-WHERE id = $1 AND revoked_at IS NULL
+WHERE id = $1 AND revoked_at IS NULL RETURNING id
 
 -- name: look_up_tokens
 -- Tokens by id.

@@ -940,6 +940,12 @@ BEGIN
     -- Sent by the commit, and not at all without one.
     SELECT count(pg_notify('holdfast.' || current_schema(), queue)) INTO told
     FROM (SELECT DISTINCT queue FROM d) AS queues;
+    IF told = 0 THEN
+        -- The answer rests on what was found. See await_standby in queries.sql: the caller's commit
+        -- has to wait for that, whatever else it writes.
+        PERFORM pg_logical_emit_message(true, 'holdfast', 'settled')
+        WHERE current_setting('synchronous_standby_names') <> '';
+    END IF;
     RETURN jsonb_build_object('now', stamp, 'held', held, 'refers', refers);
 END $$;
 -- It runs with its owner's rights: whoever may submit needs EXECUTE on it, and USAGE of its schema.

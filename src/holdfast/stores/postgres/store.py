@@ -35,7 +35,7 @@ from holdfast.stores.cursors import LOWEST
 from holdfast.stores.due import look_again_at, oldest_first
 from holdfast.stores.logs import log_row
 from holdfast.stores.postgres.committing import Committing
-from holdfast.stores.postgres.connections import Connection, Connections
+from holdfast.stores.postgres.connections import Connection, Connections, await_standby
 from holdfast.stores.postgres.lineage import begin_lineage
 from holdfast.stores.postgres.migrate import check_schema
 from holdfast.stores.postgres.rebuilding import rebuild_rows, recount_jobs
@@ -169,6 +169,7 @@ class PostgresStore(Committing):
     async def quarantine(self, ids: Sequence[JobId], *, reason: str) -> None:
         """Keep jobs out of claims and sweeps."""
         await self._set_aside(dict.fromkeys(ids, reason[:REASON_LIMIT]))
+        await self.await_durable()
 
     async def release_quarantined(self, ids: Sequence[JobId]) -> int:
         """Let jobs be claimed and swept again; their leases are found by a claim of their own."""
@@ -183,6 +184,8 @@ class PostgresStore(Committing):
                 return released
 
         released = await self._run(work)
+        if not released:
+            await self.await_durable()
         self._wake.tell({row[1] for row in released})
         return len(released)
 
@@ -298,6 +301,7 @@ class PostgresStore(Committing):
         async def work(connection: Connection, tries: int) -> None:
             async with connection.transaction():
                 if await self._queue_repeat(connection, type, queue, actor, request_id):
+                    await await_standby(connection)
                     return
                 arguments = (queue, actor, reason) if type == "paused" else (queue,)
                 moved = await connection.fetch(
@@ -306,6 +310,8 @@ class PostgresStore(Committing):
                 if moved:
                     entry = (queue, type, actor, reason, request_id)
                     await connection.fetch(sql["queue_event"], *entry)
+                else:
+                    await await_standby(connection)
 
         await self._run(work)
         statuses = {status.name: status for status in await self.queues()}
@@ -366,28 +372,28 @@ class PostgresStore(Committing):
 
     async def add_token(self, token: NewToken) -> Token:
         """Keep a token."""
-        await self._fetch("add_token", *token_row(token))
+        await self._fetch_durably("add_token", *token_row(token))
         [kept] = await self.look_up_tokens([token.id])
         assert kept is not None
         return kept
 
     async def revoke_token(self, id: str, *, actor: str) -> Token | None:
         """End a token for ever."""
-        await self._fetch("revoke_token", check_id(id), check_actor(actor))
+        await self._fetch_durably("revoke_token", check_id(id), check_actor(actor))
         return (await self.look_up_tokens([id]))[0]
 
     # -- webhooks
 
     async def add_webhook(self, hook: NewWebhook) -> Webhook:
         """Keep a webhook."""
-        await self._fetch("add_webhook", *webhook_row(hook))
+        await self._fetch_durably("add_webhook", *webhook_row(hook))
         [kept] = await self.look_up_webhooks(hook.id, tenant=hook.tenant)
         return kept
 
     async def remove_webhook(self, id: str, *, tenant: str, actor: str) -> Webhook | None:
         """End a webhook and forget its secret."""
         check_text(actor, "actor", limit=200)
-        await self._fetch("remove_webhook", *check_webhook_key((id, tenant)), actor)
+        await self._fetch_durably("remove_webhook", *check_webhook_key((id, tenant)), actor)
         return next(iter(await self.look_up_webhooks(id, tenant=tenant)), None)
 
     async def move_cursor(self, name: str, *, before: str | None, to: str) -> bool:

@@ -285,6 +285,9 @@ class SqliteStore:
         """Read one job's newest events of these types."""
         return await self._read(lambda session: read.latest_events(session, id, types, limit))
 
+    async def await_durable(self) -> None:
+        """Do nothing: SQLite shows a commit to readers only once it has synced it."""
+
     async def last_progress(self, id: JobId) -> LoggedEvent | None:
         """Read the newest report of how far one job is."""
         found = await self._read(lambda session: session.events("last_progress", (id.bytes,)))

@@ -39,6 +39,7 @@ CODES = {
     "StoreError": "store_error",
     "StoreUnavailable": "store_unavailable",
     "KeyBusy": "key_busy",
+    "JobBusy": "job_busy",
     "ServerUnavailable": "server_unavailable",
     "StoreFull": "store_full",
     "StoreBroken": "store_broken",

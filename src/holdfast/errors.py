@@ -288,6 +288,12 @@ class KeyBusy(StoreUnavailable):
     code = "key_busy"
 
 
+class JobBusy(StoreUnavailable):
+    """Another transaction keeps the job's row locked. Nothing was written; safe to repeat."""
+
+    code = "job_busy"
+
+
 class StoreFull(StoreError):
     """No room left on the disk. Nothing of this request was written; make room, then repeat it."""
 

@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
+from holdfast.errors import JobBusy
 from holdfast.lifecycle.clock import ClockStep
 from holdfast.lifecycle.job import Change, Created, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.states import EventType, KeyKind, Letter, State
@@ -118,6 +119,11 @@ class Rejected(Struct, frozen=True, kw_only=True):
 
     code: str
     message: str
+
+    @property
+    def busy(self) -> bool:
+        """Whether the same change may be accepted later: its row was merely locked."""
+        return self.code == JobBusy.code
 
 
 Outcome: TypeAlias = Committed | Lost | Rejected
@@ -457,6 +463,8 @@ class Jobs(Protocol):
         Consecutive changes of one job fold into one row update with an event each: all or none.
         A change's submits are inserted if and only if it was accepted, and so are the marks that
         `lifecycle.family` asks for: a family is never left without the look that a change needs.
+        A job that a foreign transaction keeps locked is `Rejected` with `job_busy` after about a
+        second, and holds up no other job of the batch for longer than that; `commit_locked` waits.
         """
 
     async def commit_locked(
@@ -469,6 +477,7 @@ class Jobs(Protocol):
         `decide` also receives the events after revision `after`; where there are more than
         `LOCKED_EVENTS` it is not called. It must be pure, must not block, and may be called more
         than once, from any thread. Its changes must all be of this job and follow each other.
+        The lock is waited for up to the deadline.
 
         `Lost` with the current record where nothing was decided, or where a change is fenced and
         its lease has passed; `Lost(None)` where there is no such job.

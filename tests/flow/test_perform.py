@@ -23,7 +23,7 @@ from holdfast.lifecycle.rebase import REBASES
 from holdfast.lifecycle.states import Cancel, Role, State
 from holdfast.lifecycle.submit import Submission, submit
 from holdfast.lifecycle.times import After
-from holdfast.ports import ClaimRequest, Outcome, Store, Submitted
+from holdfast.ports import ClaimRequest, Outcome, Rejected, Store, Submitted
 
 PEOPLE = Actor(Role.CONTROL, "ada")
 SCHEDULER = Actor(Role.SCHEDULER, "s")
@@ -137,6 +137,42 @@ async def test_a_request_that_lands_twice_at_once_is_written_once_also_under_the
 
     after = await perform(Twice(store, hold, 99), job.id, signal)
     assert [one.name for one in after.signals] == ["go"]
+
+
+class Locked(Interrupting):
+    """A store in which another transaction has the job's row locked, and writes meanwhile."""
+
+    async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
+        """Find the row locked."""
+        await self._between()
+        return [Rejected(code="job_busy", message="it is locked") for _ in changes]
+
+
+async def test_a_command_on_a_job_that_is_locked_is_decided_under_its_lock(
+    either_store: Store,
+) -> None:
+    store = either_store
+    job = await submitted(store)
+
+    async def hold() -> None:
+        await perform(store, job.id, c.Hold(actor=PEOPLE, hold="first"))
+
+    second = c.Hold(actor=PEOPLE, hold="second")
+    after = await perform(Locked(store, hold, 1), job.id, second)
+    assert after.held_by == ("first", "second")
+
+
+@pytest.mark.req("C3")
+async def test_an_expected_rev_is_never_rebased_by_the_wait_for_a_lock(store: Store) -> None:
+    job = await submitted(store)
+
+    async def hold() -> None:
+        await perform(store, job.id, c.Hold(actor=PEOPLE, hold="first"))
+
+    second = c.Hold(actor=PEOPLE, hold="second")
+    with pytest.raises(StaleRevision):
+        await perform(Locked(store, hold, 1), job.id, second, expected_rev=1)
+    assert (await store.get([job.id]))[0].held_by == ("first",)  # type: ignore[union-attr]
 
 
 @pytest.mark.req("C4", "B6")

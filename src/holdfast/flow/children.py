@@ -283,7 +283,7 @@ class Visit:
     def _settle(self, parent: JobId, change: Change, outcome: Outcome) -> None:
         if isinstance(outcome, Committed):
             self._report.count(change)
-        elif isinstance(outcome, Lost):
+        elif isinstance(outcome, Lost) or outcome.busy:
             self._report.lost += 1
             self.unfinished.add(parent)
         else:

@@ -47,8 +47,8 @@ async def perform(
     `follow` is carried out in the same commit, if the law allows it upon the first. `choose`
     returns what to carry out instead of `command` on the record as it is then, or a refusal.
 
-    Never refused because the job is merely busy: after `REBASES` lost compare-and-sets it is
-    decided and written under the job's lock.
+    Never refused because the job is merely busy: after `REBASES` lost compare-and-sets, or where
+    another transaction keeps the job locked, it is decided and written under the job's lock.
     """
     job = await _read(store, id)
     wish = _Wish(command, follow, choose)
@@ -63,10 +63,12 @@ async def perform(
             return job
         changes = await correlated(store, [change, *wish.following(change)])
         outcome = (await store.commit(changes))[-1]
+        if isinstance(outcome, Rejected) and outcome.busy:
+            break
         if not isinstance(outcome, Lost):
             return _written(job, outcome)
         job, decision = await _decide_anew(store, change, outcome, wish, expected_rev)
-    return await _perform_locked(store, job, wish)
+    return await _perform_locked(store, job, wish, expected_rev)
 
 
 class _Wish:
@@ -104,7 +106,7 @@ class _Wish:
         return [decision] if isinstance(decision, Change) else []
 
 
-async def _perform_locked(store: Jobs, job: Job, wish: _Wish) -> Job:
+async def _perform_locked(store: Jobs, job: Job, wish: _Wish, expected_rev: int | None) -> Job:
     """Carry it out under the job's lock, where nobody else can come first."""
     [first] = await store.events(job.id, limit=1)
     while True:
@@ -114,6 +116,8 @@ async def _perform_locked(store: Jobs, job: Job, wish: _Wish) -> Job:
             nonlocal decision
             decision = None
             if wish.request_id in {event.request_id for event in events} - {None}:
+                return []
+            if expected_rev not in (None, current.rev):
                 return []
             decision = wish.decide(current)
             if not isinstance(decision, Change):
@@ -133,9 +137,11 @@ async def _perform_locked(store: Jobs, job: Job, wish: _Wish) -> Job:
             # Nothing to write; the store has waited until the record is durable.
             _accepted(current, decision)
             return current
-        # This very request was written meanwhile, or more came between than was looked at.
+        # This very request was written meanwhile, the caller knows another revision, or more came
+        # between than was looked at.
         if repeat := await _repeated(store, current, wish):
             return repeat
+        check_revision(current, expected_rev)
         job = current
 
 

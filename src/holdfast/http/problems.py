@@ -100,6 +100,10 @@ VERDICTS: tuple[tuple[type[e.HoldfastError], Verdict], ...] = (
         Verdict(503, "The key is busy", "send it again, once the transaction has ended"),
     ),
     (
+        e.JobBusy,
+        Verdict(503, "The job is locked", "send it again, once the transaction has ended"),
+    ),
+    (
         e.StoreUnavailable,
         Verdict(503, "The database is away", "send it again, with the same Idempotency-Key"),
     ),

@@ -26,7 +26,7 @@ from holdfast.lifecycle.rebase import REBASES
 from holdfast.lifecycle.states import OWNED
 from holdfast.lifecycle.times import After
 from holdfast.points import reach
-from holdfast.ports import Committed, Lost, Outcome, Store
+from holdfast.ports import Committed, Lost, Outcome, Rejected, Store
 from holdfast.services.held import START, Held
 from holdfast.services.lease_clock import lease_now
 from holdfast.telemetry import Meters
@@ -36,6 +36,10 @@ log = logging.getLogger(__name__)
 BATCH = 500
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 5.0
+LOCK_SECONDS = 2.0
+"""How long one job's lock is waited for while others' commands wait behind it."""
+LOCKED_PAUSE_SECONDS = 0.5
+"""How long a job rests whose row another transaction keeps locked, before it is tried again."""
 
 
 ON_THE_WAY = frozenset({c.Start, c.Step, c.Progress, c.Heartbeat, c.Wait})
@@ -188,7 +192,11 @@ class Desk:
         for number, one in enumerate(contended):
             sent_at = lease_now()
             try:
-                locked, outcome = await self._commit_locked(one, time.monotonic())
+                async with asyncio.timeout(LOCK_SECONDS):
+                    locked, outcome = await self._commit_locked(one, time.monotonic())
+            except TimeoutError:
+                self._send_later(one)
+                continue
             except HoldfastError as error:
                 self._failed(error)
                 self._put_back([one], unsure=True)
@@ -276,6 +284,19 @@ class Desk:
             self._list(one.held)
         self._waiting += later
 
+    def _send_later(self, sent: Sent) -> None:
+        """Send a job's commands again once its row may no longer be locked; the others go on."""
+        log.warning("a row is locked, will try again: job %s", sent.held.record.public_id)
+        self._under_way += 1
+
+        def again() -> None:
+            self._under_way -= 1
+            self._put_back([sent], unsure=True)
+            if self._closing:
+                self._wake_all()
+
+        asyncio.get_running_loop().call_later(LOCKED_PAUSE_SECONDS, again)
+
     async def _settle_unsure(self, held: Held) -> None:
         """Find out, before it is decided again, whether what was asked for had been written.
 
@@ -317,6 +338,8 @@ class Desk:
                 return
             held.in_flight = 0
             self._missed(sent, outcome.current)
+        elif isinstance(outcome, Rejected) and outcome.busy:
+            self._send_later(sent)
         else:
             held.in_flight = 0
             refusal = HoldfastError(f"the store refused it: {outcome}")

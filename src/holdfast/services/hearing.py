@@ -12,7 +12,14 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from holdfast.errors import HoldfastError, LawBroken, LeaseConflictError, NoSuchJob, Refused
+from holdfast.errors import (
+    HoldfastError,
+    JobBusy,
+    LawBroken,
+    LeaseConflictError,
+    NoSuchJob,
+    Refused,
+)
 from holdfast.flow.correlate import correlated
 from holdfast.flow.perform import refused
 from holdfast.lifecycle import commands as c
@@ -346,6 +353,8 @@ class _Hearing:
             self._answer(line, outcome.job)
         elif isinstance(outcome, Lost):
             await self._missed(line, outcome.current)
+        elif outcome.busy:
+            self._refuse(line, JobBusy(outcome.message, job_id=line.job.public_id))
         else:
             error = LawBroken(outcome.message, code=outcome.code, job_id=line.job.public_id)
             self._refuse(line, error)

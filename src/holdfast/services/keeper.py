@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, JobBusy
 from holdfast.lifecycle.commands import Heartbeat
 from holdfast.lifecycle.decide import decide
 from holdfast.lifecycle.job import Change, Job, LoggedEvent
@@ -30,6 +30,8 @@ LOOKS_PER_LEASE = 8
 """A lease is looked at so often while it lasts: renewed at half, with time for several tries."""
 LONGEST_REST_SECONDS = 1.0
 SHORTEST_REST_SECONDS = 0.02
+LOCK_SECONDS = 2.0
+"""How long the renewal of one job waits for its lock: other leases run out meanwhile."""
 
 
 class Keeper:
@@ -145,11 +147,14 @@ class Keeper:
             return
         reach("renew.answered")
         renewed = 0
+        overtaken: list[Held] = []
         for (held, change), outcome in zip(asked, outcomes, strict=True):
             if isinstance(outcome, Lost) and _overtaken(outcome, change):
-                renewed += await self._renew_locked(held)
+                overtaken.append(held)
             else:
                 renewed += self._settle(held, change, outcome, sent_at)
+        # After the others: a lock may have to be waited for.
+        renewed += sum([await self._renew_locked(held) for held in overtaken])
         self._meters.keeper.renewed(renewed)
 
     async def _renew_locked(self, held: Held) -> bool:
@@ -163,7 +168,11 @@ class Keeper:
 
         sent_at = lease_now()
         try:
-            outcome = await self._store.commit_locked(held.record.id, decide_on)
+            async with asyncio.timeout(LOCK_SECONDS):
+                outcome = await self._store.commit_locked(held.record.id, decide_on)
+        except TimeoutError:
+            self._trouble(JobBusy(f"job {held.record.public_id} is locked by another transaction"))
+            return False
         except HoldfastError as error:
             self._trouble(error)
             return False

@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.errors import JobUnreadable
+from holdfast.errors import JobBusy, JobUnreadable
 from holdfast.identity import mint_request
 from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.rebase import has_landed
@@ -25,12 +25,15 @@ from holdfast.stores.batch import STALE, Fold, fold, stamp
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
 from holdfast.stores.cursors import LAST_REV
 from holdfast.stores.postgres.claiming import Claiming
-from holdfast.stores.postgres.connections import Connection, await_standby
+from holdfast.stores.postgres.connections import Connection, Connections, await_standby
 from holdfast.stores.postgres.pool import Lane
 from holdfast.stores.postgres.shapes import commit_arrays, commit_sql
 from holdfast.stores.postgres.submitting import DATA_ERRORS
+from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.quarantine import STRAY_EVENT, unreadable
 
+LOCKED_KNOWN = 10_000
+"""How many locked rows are remembered."""
 _REV, _EVENT_REV = JOB_COLUMNS.index("rev"), EVENT_COLUMNS.index("rev")
 
 
@@ -69,8 +72,31 @@ class _Locked:
         return bool(changes)
 
 
+class _LockedRows:
+    """The jobs whose rows were found locked: the next commit of one does not wait for it again."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._ids: set[JobId] = set()
+
+    def has_any(self, folds: Sequence[Fold]) -> bool:
+        """Whether one of these was locked when it was last looked at."""
+        return bool(self._ids) and any(one.id in self._ids for one in folds)
+
+    def note(self, ids: Sequence[JobId], locked: set[JobId]) -> None:
+        """Take note of which of these are locked."""
+        self._ids.difference_update(ids)
+        if len(self._ids) < LOCKED_KNOWN:
+            self._ids |= locked
+
+
 class Committing(Claiming):
     """The half of the store that writes what became of jobs."""
+
+    def __init__(self, connections: Connections, wake: WakeUp) -> None:
+        """Know of no locked row."""
+        super().__init__(connections, wake)
+        self._locked = _LockedRows()
 
     async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
         """Write each change where its revision still holds."""
@@ -104,7 +130,7 @@ class Committing(Claiming):
         while True:
             try:
                 work = self._locked_committer(id, locked)
-                outcome: Outcome = await self._run(work, keep=DATA_ERRORS)
+                outcome: Outcome = await self._run(work, keep=DATA_ERRORS, lane=Lane.LOCKS)
             except _Unremembered as error:
                 # Outside the transaction: it must not wait for a second connection.
                 await self.remember(error.children)
@@ -158,11 +184,26 @@ class Committing(Claiming):
         await self._write_more(connection, locked.folds, outcomes, frees)
         return outcomes[-1]
 
-    async def _commit_some(self, folds: Sequence[Fold], request_id: str) -> list[Outcome]:
+    async def _commit_some(
+        self, folds: Sequence[Fold], request_id: str, *, around_locks: bool = False
+    ) -> list[Outcome]:
+        """Commit, by halves where one row cannot be written.
+
+        `around_locks`: wait for no row; a job that another transaction has locked is busy.
+        """
+        around_locks = around_locks or self._locked.has_any(folds)
+        keep: tuple[type[BaseException], ...] = DATA_ERRORS
+        if not around_locks or any(job.keys for one in folds for job in one.submits):
+            keep = (*DATA_ERRORS, asyncpg.LockNotAvailableError)
+        work = self._committer(folds, request_id, around_locks=around_locks)
         try:
-            return await self._run(
-                self._committer(folds, request_id), keep=DATA_ERRORS, lane=Lane.LOCKS
-            )
+            return await self._run(work, keep=keep, lane=Lane.LOCKS)
+        except asyncpg.LockNotAvailableError:
+            if not around_locks:
+                return await self._commit_some(folds, request_id, around_locks=True)
+            # No row of these, so it is the key of a job that one of them submits.
+            if len(folds) == 1:
+                return [_busy(folds[0])]
         except _ChildRefused as error:
             if len(folds) == 1:
                 return [Rejected(code=error.refusal.code, message=error.refusal.message)]
@@ -170,8 +211,9 @@ class Committing(Claiming):
             if len(folds) == 1:
                 return [await self._refused(folds[0], error)]
         half = len(folds) // 2
-        first = await self._commit_some(folds[:half], request_id)
-        return first + await self._commit_some(folds[half:], request_id)
+        first = await self._commit_some(folds[:half], request_id, around_locks=around_locks)
+        rest = await self._commit_some(folds[half:], request_id, around_locks=around_locks)
+        return first + rest
 
     async def _refused(self, one: Fold, error: BaseException) -> Outcome:
         """Tell why a change was refused; where the log is ahead of the row, the job is damaged."""
@@ -185,13 +227,17 @@ class Committing(Claiming):
                 return _rejected(bad)[one.id]
         return Rejected(code="law_broken", message=f"PostgreSQL refused it: {error}")
 
-    def _committer(self, folds: Sequence[Fold], request_id: str) -> Any:
+    def _committer(
+        self, folds: Sequence[Fold], request_id: str, *, around_locks: bool = False
+    ) -> Any:
         frees = {one.id: kinds for one in folds if (kinds := _freed(one))}
         alone = not frees and not any(
             one.submits or one.adopts for one in folds if not one.ordinary
         )
 
         async def work(connection: Connection, tries: int) -> list[Outcome]:
+            if around_locks:
+                return await self._write_unlocked(connection, folds, request_id, frees)
             if alone:
                 return await self._write(connection, folds, request_id)
             async with connection.transaction():
@@ -200,6 +246,25 @@ class Committing(Claiming):
                 return outcomes
 
         return work
+
+    async def _write_unlocked(
+        self,
+        connection: Connection,
+        folds: Sequence[Fold],
+        request_id: str,
+        frees: dict[JobId, int],
+    ) -> list[Outcome]:
+        """Write the jobs that no other transaction has locked; the others are busy."""
+        async with connection.transaction():
+            ids = [one.id for one in folds]
+            rows = await connection.fetch(self._sql["lock_unlocked"], ids)
+            locked = {JobId(row[0]) for row in rows}
+            free = [one for one in folds if one.id not in locked]
+            written = await self._write(connection, free, request_id) if free else []
+            await self._write_more(connection, free, written, frees)
+        self._locked.note(ids, locked)
+        outcomes = iter(written)
+        return [_busy(one) if one.id in locked else next(outcomes) for one in folds]
 
     async def _write(
         self, connection: Connection, folds: Sequence[Fold], request_id: str
@@ -272,6 +337,15 @@ def _rejected(bad: Mapping[JobId, str]) -> dict[JobId, Outcome]:
         id_: Rejected(code=JobUnreadable.code, message=str(unreadable(id_, reason)))
         for id_, reason in bad.items()
     }
+
+
+def _busy(one: Fold) -> Rejected:
+    return Rejected(
+        code=JobBusy.code,
+        message=f"job {one.first.record.public_id}: another transaction keeps its row locked, or a "
+        "key that it needs; nothing was written. End that transaction: see pg_stat_activity and "
+        "pg_blocking_pids()",
+    )
 
 
 def _freed(one: Fold) -> int:

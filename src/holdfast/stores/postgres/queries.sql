@@ -420,6 +420,13 @@ SELECT {{columns.jobs.j}} FROM jobs AS j WHERE id = ANY ($1::uuid[])
 -- A job row by id, locked: the next writer waits. SQLite has no twin: its one writer reads by get.
 SELECT {{columns.jobs.j}} FROM jobs AS j WHERE id = $1::uuid FOR UPDATE
 
+-- name: lock_unlocked
+-- Lock those of these jobs that nobody has locked, without waiting; returns the others.
+WITH mine AS MATERIALIZED (
+    SELECT id FROM jobs WHERE id = ANY ($1::uuid[]) FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT id FROM jobs WHERE id = ANY ($1::uuid[]) AND id NOT IN (SELECT id FROM mine)
+
 -- name: policies
 -- Policies by key.
 SELECT id, body FROM policies WHERE id = ANY ($1::bigint[])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
 from holdfast.flow import history as history_module
+from holdfast.lifecycle.job import JobId
 from holdfast.ports import Store
 from tests.http.listening import listening
 
@@ -78,18 +80,21 @@ async def test_a_stream_of_a_large_history_reads_it_in_pages(
 
 
 @pytest.mark.parametrize("path", ["", "/history"])
-async def test_a_dialect_keeps_no_bodies_and_sees_the_whole_history(
-    http: httpx.AsyncClient,
-    asked: list[dict[str, Any]],
-    job: str,
-    path: str,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_dialect_reads_the_whole_history_in_pages(
+    http: httpx.AsyncClient, asked: list[dict[str, Any]], job: str, path: str
 ) -> None:
-    monkeypatch.setattr(history_module, "PAGE", 3)
     assert (await http.post(f"/v1/jobs/{job}/cancel", json={})).status_code == 200
     told = (await http.get(f"/v1/jobs/{job}{path}", params={"dialect": "E"})).json()
     assert "Cancelled" in str(told)
     assert max(one["bytes"] for one in asked) < 2500 + 1002 + 100
+
+
+async def test_a_dialect_keeps_no_bodies(store: Store, job: str) -> None:
+    [record] = await store.get([JobId(UUID(job))])
+    assert record is not None
+    events = await history_module.events_without_bodies(store, record, 1000)
+    assert [event.rev for event in events] == list(range(1, 12))
+    assert {event.body for event in events} == {None}
 
 
 async def test_a_history_too_long_for_a_dialect_says_so(

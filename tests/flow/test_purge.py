@@ -12,6 +12,7 @@ from holdfast.flow.clean import Terms
 from holdfast.flow.history import history
 from holdfast.flow.purge import BATCH, Purged, PurgeTerms, purge, purge_all
 from holdfast.flow.rebuild import rebuild
+from holdfast.flow.redrive import redrive
 from holdfast.flow.why import why
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Change, Job, JobId
@@ -119,6 +120,23 @@ async def test_a_child_stays_until_the_term_of_its_parent_is_over(either_store: 
     # A redrive of the parent would ask for what its children came to.
     assert (report.jobs, report.kept) == (0, 2)
     assert await left(store, parent, child, grandchild) == [True] * 3
+    assert (await purged(store)).jobs == 3
+
+
+async def test_a_child_stays_while_a_redrive_of_its_parent_may_ask_for_its_result(
+    either_store: Store,
+) -> None:
+    store = either_store
+    parent = await job_in(store, State.DEAD_LETTERED, body=b"{}")
+    child = await child_of(store, parent, State.SUCCEEDED)
+    again = await redrive(store, parent.id, CONTROL)
+    report = await purged(store)
+    assert (report.jobs, report.kept) == (0, 2)
+    assert await left(store, parent, child) == [True] * 2
+
+    claimed = (await claim_one(store, again.queue)).job
+    assert claimed.id == again.id
+    await end(store, await do(store, claimed, c.Start(actor=owner_of(claimed))))
     assert (await purged(store)).jobs == 3
 
 

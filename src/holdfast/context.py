@@ -24,7 +24,7 @@ from holdfast.durable.messages import Reply, Request
 from holdfast.durable.progress import Reports
 from holdfast.durable.replay import Durable
 from holdfast.durable.steps import count_step, step, step_terms
-from holdfast.durable.timeouts import seconds_left
+from holdfast.durable.timeouts import limit_ends_at
 from holdfast.errors import HoldfastError
 from holdfast.joblog import JobLogger
 from holdfast.lifecycle.linked import first_job
@@ -325,23 +325,34 @@ class Context:
     async def sleep(self, span: Span) -> None:
         """Park the job: its slot is free, and it goes on after the time, even after a restart."""
         seconds = span_seconds(span, "sleep")
-        await self.durable.drive(self.durable.sleep(seconds, seconds_left()))
+        until = self._limit_ends_at()
+        await self.durable.drive(self.durable.sleep(seconds, _left(until)), until)
 
     async def wait_for(self, signal: str, *, timeout: Span | None = None) -> Any:
         """Park the job until a signal comes; returns what was sent, or raises WaitTimeout.
 
-        An `asyncio.timeout` around it counts like `timeout`, from when the handler came to it.
+        An `asyncio.timeout` or `asyncio.wait_for` around it counts like `timeout`, from when the
+        handler came to it.
         """
-        limit = _shorter(timeout, seconds_left())
-        return await self.durable.drive(self.durable.wait_for(signal, limit))
+        until = self._limit_ends_at()
+        limit = _shorter(timeout, _left(until))
+        return await self.durable.drive(self.durable.wait_for(signal, limit), until)
 
     async def wait_any(self, *signals: str, timeout: Span | None = None) -> tuple[str, Any]:
         """Park the job until one of several signals comes; returns its name and what was sent.
 
         Of those that are there already, the oldest. Raises WaitTimeout as `wait_for` does.
         """
-        limit = _shorter(timeout, seconds_left())
-        return await self.durable.drive(self.durable.wait_any(signals, limit))  # type: ignore[no-any-return]
+        until = self._limit_ends_at()
+        limit = _shorter(timeout, _left(until))
+        steps = self.durable.wait_any(signals, limit)
+        return await self.durable.drive(steps, until)  # type: ignore[no-any-return]
+
+    def _limit_ends_at(self) -> float | None:
+        """Say when, by the loop's clock, a time limit around a wait ends."""
+        if self.durable.is_late():
+            return asyncio.get_running_loop().time()
+        return limit_ends_at(lambda variables: variables.get(current_context) is self)
 
     async def spawn(
         self, task: Spawnable[P, R], /, *args: P.args, **kwargs: P.kwargs
@@ -385,7 +396,7 @@ class Context:
     def durable(self) -> Durable:
         """What this attempt has done, and what earlier ones have."""
         if self._durable is None:
-            self._durable = Durable(self._link.ask, self.goes_on_elsewhere)
+            self._durable = Durable(self._link.ask, self.goes_on_elsewhere, self.is_killed)
         return self._durable
 
     @durable.setter
@@ -395,6 +406,10 @@ class Context:
     def goes_on_elsewhere(self) -> bool:
         """Whether this attempt is being killed, and another will follow it."""
         return self.cancelled.killed and self.cancelled.reason not in ("cancel", "deadline")
+
+    def is_killed(self) -> bool:
+        """Whether this attempt is being killed."""
+        return self.cancelled.killed
 
     def ask(self, request: Request, answer: Callable[[Reply], None]) -> None:
         """Hand a request of an isolated handler on."""
@@ -499,6 +514,10 @@ class SyncCalls:
 def _shorter(timeout: Span | None, around: float | None) -> float | None:
     limits = (None if timeout is None else span_seconds(timeout, "timeout"), around)
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _left(until: float | None) -> float | None:
+    return None if until is None else max(0.0, until - asyncio.get_running_loop().time())
 
 
 def _job_facts(claimed: Claimed) -> JobFacts:

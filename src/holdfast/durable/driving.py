@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from holdfast.durable.gate import Ticket
-from holdfast.durable.messages import Ask, Recall, Reply, Request, Written
+from holdfast.durable.messages import Ask, Await, Recall, Reply, Request, Written
 
 
 class Call(Struct, frozen=True):
@@ -40,33 +40,68 @@ class Enter(Struct, frozen=True):
     ticket: Ticket
 
 
-Effect: TypeAlias = Request | Call | Pause | Enter
+class Heed(Struct, frozen=True):
+    """Raise a cancel that came while a reply was waited for: nothing is recorded, so it counts."""
+
+
+Effect: TypeAlias = Request | Call | Pause | Enter | Heed
 Steps: TypeAlias = Generator[Effect, Any, Any]
 
 
 class Driver:
     """Does what durable calls want done."""
 
-    def __init__(self, ask: Ask) -> None:
-        """Hand requests to the worker."""
+    def __init__(self, ask: Ask, is_killed: Callable[[], bool]) -> None:
+        """Hand requests to the worker, which may kill the attempt."""
         self._ask = ask
+        self._is_killed = is_killed
         self._recalling: asyncio.Future[Reply] | None = None
-        self.driving: set[asyncio.Task[Any]] = set()
+        self.driving: dict[asyncio.Task[Any], _Driving] = {}
         """Tasks of the loop that are in the middle of a durable call."""
+        self._late: dict[asyncio.Task[Any], int] = {}
+        """Tasks that were cancelled in one that had an answer, and how often they were by then."""
 
-    async def drive(self, steps: Steps) -> Any:
-        """Do what the steps want, on the running loop."""
-        turn = _Turn(steps)
+    async def drive(self, steps: Steps, until: float | None = None) -> Any:
+        """Do what the steps want, on the running loop.
+
+        `until` is for waits: when, by the loop's clock, a time limit of asyncio around them ends.
+        A cancel from then on does not end the wait, which has that limit itself: the ledger must
+        know of its end, or a later attempt would not go the same way.
+        """
+        turn, driving = _Turn(steps), _Driving(until)
         task = asyncio.current_task()
         assert task is not None
-        self.driving.add(task)
+        around = self.driving.get(task)
+        self.driving[task] = driving
         try:
             while (effect := turn.wanted()) is not None:
                 with turn:
                     turn.value = await self.perform(effect)
+        except Exception:
+            self._cancel_later(task, driving)
+            raise
+        else:
+            self._cancel_later(task, driving)
             return turn.result
         finally:
-            self.driving.discard(task)
+            if around is None:
+                del self.driving[task]
+            else:
+                self.driving[task] = around
+
+    def is_late(self) -> bool:
+        """Whether the caller was cancelled, or its time was up, in a call that had an answer."""
+        task = asyncio.current_task()
+        return task is not None and 0 < self._late.get(task, 0) <= task.cancelling()
+
+    def _cancel_later(self, task: asyncio.Task[Any], driving: _Driving) -> None:
+        """Have a cancel that was kept strike where the handler waits next.
+
+        Not if it has left what it was meant for by then: `asyncio.timeout` takes its cancel back.
+        """
+        if driving.cancel is not None:
+            count = self._late[task] = task.cancelling()
+            asyncio.get_running_loop().call_soon(_cancel_again, task, count)
 
     def drive_sync(self, steps: Steps) -> Any:
         """Do what the steps want, in a thread that may block."""
@@ -82,15 +117,57 @@ class Driver:
             case Call(fn):
                 return await called(fn)
             case Pause(seconds):
-                return await asyncio.sleep(seconds)
+                return await self._pause(effect, seconds)
+            case Heed():
+                return self._heed()
             case Recall():
                 # One answer for all that begin side by side: they go on at the same moment, and
                 # none takes the others for removed because it was told first.
                 if self._recalling is None:
                     self._recalling = self.asked(effect)
-                return await asyncio.shield(self._recalling)
+                return await self._reply(effect, self._recalling)
             case _:
-                return await self.asked(effect)
+                return await self._reply(effect, self.asked(effect))
+
+    async def _pause(self, effect: Pause, seconds: float) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError as error:
+            self._keep(error, effect)
+
+    async def _reply(self, effect: Request | Enter, reply: asyncio.Future[Reply]) -> Reply:
+        """Wait for a reply; where the call must not go on without it, despite a cancel."""
+        driving = self._driving()
+        if driving.until is None and not isinstance(effect, Await | Recall):
+            return await reply
+        while True:
+            try:
+                return await asyncio.shield(reply)
+            except asyncio.CancelledError as error:
+                self._keep(error, effect)
+
+    def _keep(self, cancel: asyncio.CancelledError, effect: Effect) -> None:
+        """Keep a cancel for later, or raise it.
+
+        A request that may park the job, or that tells what was recorded, has its reply first: a
+        handler that went on without it would act where nothing can be recorded any more, or
+        another way than the recorded one. A kill is not kept: nothing of the handler goes on.
+        """
+        driving = self._driving()
+        if self._is_killed() or not (isinstance(effect, Await | Recall) or driving.is_over()):
+            raise cancel
+        driving.cancel = cancel
+
+    def _heed(self) -> None:
+        driving = self._driving()
+        if driving.cancel is not None and not driving.is_over():
+            cancel, driving.cancel = driving.cancel, None
+            raise cancel
+
+    def _driving(self) -> _Driving:
+        task = asyncio.current_task()
+        assert task is not None
+        return self.driving[task]
 
     def asked(self, request: Request | Enter) -> asyncio.Future[Reply]:
         """Hand a request on; the answer comes on the running loop."""
@@ -115,6 +192,8 @@ class Driver:
                 return value
             case Pause(seconds):
                 return time.sleep(seconds)
+            case Heed():
+                return None
             case _:
                 said: list[Reply] = []
                 there = threading.Event()
@@ -126,6 +205,21 @@ class Driver:
                 self._send(effect, answer)
                 there.wait()
                 return said[0]
+
+
+class _Driving:
+    """A durable call that a task is in the middle of."""
+
+    __slots__ = ("cancel", "until")
+
+    def __init__(self, until: float | None) -> None:
+        self.until = until
+        self.cancel: asyncio.CancelledError | None = None
+        """Came while the call had to go on."""
+
+    def is_over(self) -> bool:
+        """Whether the time limit around the call is over."""
+        return self.until is not None and asyncio.get_running_loop().time() >= self.until
 
 
 class _Turn:
@@ -161,6 +255,13 @@ class _Turn:
     ) -> bool:
         self._error = error
         return True
+
+
+def _cancel_again(task: asyncio.Task[Any], count: int) -> None:
+    if not task.done() and task.cancelling() >= count:
+        # The same cancel once more: whoever takes it back counts one.
+        task.uncancel()
+        task.cancel()
 
 
 def _hand_over(

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from holdfast.durable.driving import Driver, Effect, Enter, Pause, Steps
+from holdfast.durable.driving import Driver, Effect, Enter, Heed, Pause, Steps
 from holdfast.durable.failures import told
 from holdfast.durable.gate import Gate, Ticket
 from holdfast.durable.messages import (
@@ -79,9 +79,11 @@ class Suspended(BaseException):
 class Durable(Driver):
     """The durable calls of one attempt."""
 
-    def __init__(self, ask: Ask, goes_on_elsewhere: Callable[[], bool]) -> None:
-        """Remember by asking the worker, which may kill this attempt for another to go on."""
-        super().__init__(ask)
+    def __init__(
+        self, ask: Ask, goes_on_elsewhere: Callable[[], bool], is_killed: Callable[[], bool]
+    ) -> None:
+        """Remember by asking the worker, which may kill this attempt."""
+        super().__init__(ask, is_killed)
         self._goes_on_elsewhere = goes_on_elsewhere
         self._recalled = False
         self._unvisited: dict[tuple[str, str, int], Entry] = {}
@@ -157,6 +159,8 @@ class Durable(Driver):
         if isinstance(reply, Parked):
             self._over = True
             raise Suspended
+        if not isinstance(reply, Signalled):
+            yield Heed()
         came: Signalled = answered(reply, Signalled)
         return came.name, decode_body(came.body)
 
@@ -226,6 +230,7 @@ class Durable(Driver):
             self._remember(reply.entries)
         entry = self._unvisited.pop((kind, name, use), None)
         if entry is None:
+            yield Heed()
             yield from self._check_order(kind, name)
             yield from self._remember_failures()
         return entry

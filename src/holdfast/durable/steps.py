@@ -11,7 +11,7 @@ import pydantic
 from msgspec import Struct
 
 from holdfast.durable.codec import codec_of
-from holdfast.durable.driving import Call, Effect, Pause, Steps
+from holdfast.durable.driving import Call, Effect, Heed, Pause, Steps
 from holdfast.durable.failures import remembered
 from holdfast.durable.messages import Begin, Entry, Record
 from holdfast.durable.replay import NAME_LIMIT, Durable, running_step
@@ -66,6 +66,8 @@ def _recalled_or_done(doing: _Doing) -> Steps:
     entry = yield from doing.durable.recall("step", doing.name, doing.use)
     if entry is not None and not entry.begun:
         return doing.recorded(entry)
+    if entry is not None:
+        yield Heed()
     try:
         return (yield from doing.do(0 if entry is None else entry.begun))
     except Exception as error:

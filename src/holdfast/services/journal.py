@@ -75,6 +75,10 @@ class Journal:
         except Exception as error:  # the journal's edge: a handler must not wait for ever
             log.exception("a durable call failed")
             reply = NotWritten("journal_failed", repr(error))
+        except BaseException:
+            # The loop is ending. A handler waits for the reply though it is cancelled, too.
+            tell(NotWritten("journal_failed", "the worker is ending"))
+            raise
         tell(reply)
 
     async def retell(self, held: Held, steps: frozenset[str]) -> None:

@@ -122,7 +122,7 @@ class WatchedSteps(Durable):
 
     def __init__(self, ctx: Context, watch: Watch) -> None:
         """Remember by asking the worker, as always."""
-        super().__init__(ctx.ask, ctx.goes_on_elsewhere)
+        super().__init__(ctx.ask, ctx.goes_on_elsewhere, ctx.is_killed)
         self._watch = watch
 
     async def perform(self, effect: Effect) -> Any:

@@ -11,6 +11,8 @@ from tests.support.waiting import wait_until
 
 ONE_TRY = {"deadline_seconds": 0.0, "attempt_seconds": 20.0}
 """The caller gets the result of the first try."""
+MANY_TRIES = {"deadline_seconds": 2.0, "attempt_seconds": 0.4}
+"""Later tries meet the locks of the first, which still waits in its commit."""
 TWO_TRIES = {"deadline_seconds": 0.3, "attempt_seconds": 0.4}
 """A second try happens, and times out if it waits."""
 

@@ -16,7 +16,7 @@ from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.acts import all_jobs, change, claimed_job, submit_one
 from holdfast.testing.factories import fresh, new_job, owner_of
 from tests.stores.ledgers import assert_proven, postgres_store
-from tests.stores.standby import ONE_TRY, TWO_TRIES, interrupt_wait, standby_away
+from tests.stores.standby import MANY_TRIES, ONE_TRY, TWO_TRIES, interrupt_wait, standby_away
 from tests.support.postgres import PostgresCluster
 
 Write: TypeAlias = Callable[[Store], Awaitable[list[Any]]]
@@ -161,6 +161,23 @@ async def test_a_repeated_write_is_not_acknowledged_while_the_standby_lacks_the_
                     await write(another)
         [outcome] = await write(store)
         assert isinstance(outcome, Submitted | Claimed | Committed)
+        await assert_proven(store)
+
+
+@pytest.mark.req("B4", "E2")
+@writes
+async def test_a_write_that_meets_the_locks_of_its_own_first_try_has_an_unknown_outcome(
+    primary: PostgresCluster, url: str, make: Callable[[Store], Awaitable[Write]]
+) -> None:
+    async with postgres_store(url) as store, postgres_store(url, **MANY_TRIES) as slow:
+        write = await make(store)
+        await slow.clock()
+        async with standby_away(primary):
+            with pytest.raises(StoreUnavailable):
+                await write(slow)
+        # It was written all the same, and is found by whoever repeats it.
+        [outcome] = await write(store)
+        assert not isinstance(outcome, Lost)
         await assert_proven(store)
 
 

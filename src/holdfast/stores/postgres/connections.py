@@ -178,29 +178,36 @@ class Connections:
 
         A try that failed may have been committed all the same: `work` must settle that when its
         count of tries is not zero. What it then finds is returned only once a synchronous standby
-        has it too. Errors to `keep` are the caller's to handle.
+        has it too. Errors to `keep` are the caller's to handle, but not a lock that is met after
+        such a try: it may be that try which holds it, and so nobody knows what was written.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._deadline
         tries = 0
+        unsure: BaseException | None = None
         while True:
             try:
                 result = await self._once(work, tries, lane)
                 if is_away():
                     came_back(self._name)
                 return result
-            except keep:
-                raise
             except PASSING as error:
+                if isinstance(error, keep) and unsure is None:
+                    raise
                 if not _passes(error):
                     raise StoreError(f"the database driver said: {error}") from error
                 if isinstance(error, _OUTAGES):
                     went_away(self._name, error)
+                if not isinstance(error, _SOUND):
+                    unsure = error
                 tries += 1
                 pause = _pause(tries)
                 if loop.time() + pause > until:
-                    raise StoreUnavailable(_describe(error, tries)) from error
+                    last = unsure or error
+                    raise StoreUnavailable(_describe(last, tries)) from last
                 await asyncio.sleep(pause)
+            except keep:
+                raise
             except asyncpg.PostgresError as error:
                 raise translated(error) from error
 

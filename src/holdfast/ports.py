@@ -541,8 +541,9 @@ class Store(Jobs, Protocol):
     async def clock(self) -> Clock:
         """Read the store's clock and epoch.
 
-        It never goes back by more than a moment, also where its machine's clock is set back, over
-        restarts and for all processes: a sweep (`due`) notices that, and moves the mark on.
+        It never goes back, over restarts and for all processes, also where its machine's clock is
+        set back, provided that sweeps (`due`) come every second: they move the mark on from which
+        it continues. Only a step of less than five seconds may go unnoticed, and is repeated.
         """
 
     async def submit(

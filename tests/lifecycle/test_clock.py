@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from holdfast.lifecycle.clock import (
     GAP,
     MARK_EVERY,
+    RESERVE,
+    SLACK,
     ClockState,
     ClockStep,
     ClockWatch,
@@ -19,12 +21,19 @@ HOUR = 3600 * SECOND
 NOON = 1_800_000_000 * SECOND
 
 
-def test_a_clock_set_back_by_an_hour_goes_on_from_its_mark() -> None:
+def test_a_clock_set_back_by_an_hour_goes_on_from_what_it_had_reserved() -> None:
     state, step = tend(ClockState(NOON), NOON - HOUR, steady=False) or (None, None)
+    assert step == ClockStep(NOON + RESERVE, HOUR)
+    assert state is not None
+    assert state.now(NOON - HOUR) == NOON + RESERVE
+    assert state.now(NOON - HOUR + 100 * SECOND) == NOON + RESERVE + 90 * SECOND
+
+
+def test_a_clock_that_only_lags_behind_others_goes_on_from_their_mark() -> None:
+    state, step = tend(ClockState(NOON), NOON - HOUR, steady=False, lags=True) or (None, None)
     assert step == ClockStep(NOON, HOUR)
     assert state is not None
     assert state.now(NOON - HOUR) == NOON
-    assert state.now(NOON - HOUR + 100 * SECOND) == NOON + 90 * SECOND
 
 
 def test_the_shift_is_gone_once_the_machine_has_caught_up() -> None:
@@ -36,8 +45,12 @@ def test_the_shift_is_gone_once_the_machine_has_caught_up() -> None:
     assert kept == (ClockState(machine, 0, NOON - HOUR), None)
 
 
-def test_before_a_step_is_noticed_the_clock_stands_at_its_mark() -> None:
-    assert ClockState(NOON).now(NOON - HOUR) == NOON
+def test_before_a_step_is_noticed_the_clock_stands_at_the_end_of_what_it_had_reserved() -> None:
+    assert ClockState(NOON).now(NOON - HOUR) == NOON + RESERVE
+
+
+def test_a_clock_that_is_behind_its_mark_by_a_moment_stands_at_it() -> None:
+    assert ClockState(NOON).now(NOON - SLACK) == NOON
 
 
 def test_the_mark_is_written_rarely() -> None:
@@ -67,19 +80,45 @@ def test_a_clock_is_steady_after_a_minute_without_a_jump() -> None:
     assert watch.steady(NOON + HOUR + 60 * SECOND, 126.0)
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(-3 * HOUR, 2 * MARK_EVERY), st.booleans()), min_size=1, max_size=40
-    )
-)
-def test_the_clock_never_goes_back_behind_its_mark(moves: list[tuple[int, bool]]) -> None:
+def test_a_watch_tells_whether_its_clock_was_set_back() -> None:
+    watch = ClockWatch()
+    assert watch.was_set_back(NOON), "nobody knows before the first look"
+    watch.steady(NOON, 5.0)
+    assert not watch.was_set_back(NOON)
+    assert watch.was_set_back(NOON - 1)
+
+
+BACK = st.integers(RESERVE + SLACK, 3 * HOUR)
+"""Steps back that reach behind what is reserved."""
+
+
+@given(st.lists(st.tuples(st.integers(0, MARK_EVERY), st.none() | BACK, st.booleans())))
+def test_the_clock_never_goes_back(moves: list[tuple[int, int | None, bool]]) -> None:
     state, machine, last = ClockState(), NOON, 0
-    for move, steady in moves:
-        machine += move
-        if (kept := tend(state, machine, steady=steady)) is not None:
-            assert kept[0].now(machine) >= state.now(machine)
-            state = kept[0]
-        assert state.now(machine) >= last - MARK_EVERY - GAP
-        assert state.mark >= last - MARK_EVERY or state.mark == 0
-        last = max(last, state.mark)
-        assert state.mark == last
+
+    def look(machine: int) -> None:
+        nonlocal last
+        assert state.now(machine) >= last
+        last = state.now(machine)
+
+    for passed, back, steady in moves:
+        # A sweep, some time, and perhaps a step back before the next sweep.
+        state = (tend(state, machine, steady=steady) or (state, None))[0]
+        look(machine)
+        machine += passed
+        look(machine)
+        if back is not None:
+            machine -= back
+            look(machine)
+
+
+@given(st.integers(0, MARK_EVERY), st.integers(0, RESERVE + SLACK))
+def test_a_step_too_small_to_be_noticed_repeats_no_more_than_is_reserved(
+    passed: int, back: int
+) -> None:
+    state = ClockState(NOON)
+    before = state.now(NOON + passed)
+    after = state.now(NOON + passed - back)
+    assert after >= before - RESERVE
+    noticed = tend(state, NOON + passed - back, steady=True)
+    assert (noticed or (state,))[0].now(NOON + passed - back) >= after

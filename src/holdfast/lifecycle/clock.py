@@ -1,8 +1,13 @@
 """The store's clock over a machine's clock that may be set: it never goes back.
 
-A high-water mark is kept in the store. Where the machine's clock is behind it, the store's clock
-goes on from the mark by a shift, which shrinks by a tenth of the time that passes: so the two agree
-again one day, and the store's clock runs slower meanwhile, never backwards.
+A mark is kept in the store every few seconds, and with it the seconds after it are reserved: times
+up to `mark + RESERVE` may have been given out. Where the machine's clock is behind the mark, the
+store's clock goes on from the end of what is reserved, by a shift. The shift shrinks by a tenth of
+the time that passes: so the two clocks agree again one day, and the store's clock runs slower
+meanwhile, never backwards.
+
+A step back that is smaller than the way from the mark cannot be told from no step at all without a
+write per operation: it repeats at most what is reserved.
 """
 
 from __future__ import annotations
@@ -11,8 +16,11 @@ from msgspec import Struct
 
 from holdfast.lifecycle.times import SECOND
 
-MARK_EVERY = 10 * SECOND
-"""How far the store's clock may be ahead of its mark: so much is lost when it is set back."""
+MARK_EVERY = 2 * SECOND
+"""How far the store's clock may be ahead of its mark before a sweep moves the mark on."""
+RESERVE = 5 * SECOND
+"""How far it is ahead at most while sweeps are on time. So much it may leap when it is set back:
+more would cost workers leases that they have not had time to renew."""
 SLACK = SECOND
 """What is less than this behind the mark is no step: the clock stands still until it is past."""
 GAP = 60 * SECOND
@@ -30,7 +38,7 @@ class ClockState(Struct, frozen=True):
     """What a store keeps about its clock; times and spans in microseconds."""
 
     mark: int = 0
-    """No time of the store's clock was earlier than this since it was written; 0: never yet."""
+    """How far the store's clock had come when it was written; 0: never yet."""
     shift: int = 0
     """How far the store's clock was ahead of the machine's at `since`."""
     since: int = 0
@@ -42,7 +50,9 @@ class ClockState(Struct, frozen=True):
 
     def now(self, machine: int) -> int:
         """Return the store's time at a time of the machine's clock."""
-        return max(self.mark, machine + self.ahead(machine))
+        now = machine + self.ahead(machine)
+        # Behind by more than that, the machine's clock was set back, and nobody has noticed yet.
+        return max(self.mark, now) if now >= self.mark - SLACK else self.mark + RESERVE
 
 
 class ClockStep(Struct, frozen=True):
@@ -71,17 +81,19 @@ def agreed(own: ClockState, kept: ClockState, machine: int) -> ClockState:
 
 
 def tend(
-    state: ClockState, machine: int, *, steady: bool
+    state: ClockState, machine: int, *, steady: bool, lags: bool = False
 ) -> tuple[ClockState, ClockStep | None] | None:
     """Return what to keep from now on, and the step that was noticed; None if all stays.
 
-    `steady`: who asks has seen the machine's clock run steadily for a while.
+    `steady`: who asks has seen the machine's clock run steadily for a while. `lags`: who asks has a
+    clock of its own, and knows that it was not set back. It is behind because others' are ahead,
+    and goes on from their mark: if it leapt, they would be behind in turn, and leap again.
     """
     now = machine + state.ahead(machine)
     behind = state.mark - now
     if behind > SLACK:
-        shifted = ClockState(state.mark, state.mark - machine, machine)
-        return shifted, ClockStep(state.mark, behind)
+        mark = state.mark if lags else state.mark + RESERVE
+        return ClockState(mark, mark - machine, machine), ClockStep(mark, behind)
     if -behind < MARK_EVERY or (state.mark and -behind > GAP and not steady):
         return None
     return ClockState(now, state.shift if state.ahead(machine) else 0, state.since), None
@@ -92,14 +104,19 @@ class ClockWatch:
 
     def __init__(self) -> None:
         """Have seen nothing yet."""
-        self._machine = 0
+        self._machine = self._last = 0
         self._seconds: float | None = None
 
     def steady(self, machine: int, seconds: float) -> bool:
         """Take a look at both clocks; return whether they have agreed for long enough."""
         if self._seconds is None or self._jumped(machine, seconds):
             self._machine, self._seconds = machine, seconds
+        self._last = machine
         return seconds - self._seconds >= STEADY_SECONDS
+
+    def was_set_back(self, machine: int) -> bool:
+        """Whether the machine's clock may be behind what it was at the last look of this watch."""
+        return self._seconds is None or machine < self._last
 
     def _jumped(self, machine: int, seconds: float) -> bool:
         assert self._seconds is not None

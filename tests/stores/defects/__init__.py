@@ -6,6 +6,7 @@ the damage, the wrapper switches its guards off first, or answers something else
 
 from tests.stores.defects import (
     claims,
+    clock,
     events,
     families,
     keys,
@@ -24,6 +25,7 @@ DEFECTS = (
     *events.DEFECTS,
     *claims.DEFECTS,
     *keys.DEFECTS,
+    *clock.DEFECTS,
     *reading.DEFECTS,
     *upkeep.DEFECTS,
     *workers.DEFECTS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import ClassVar
 
 from msgspec.structs import replace
 
@@ -12,6 +13,7 @@ from holdfast.lifecycle.states import EventType, KeyKind
 from holdfast.ports import (
     Outcome,
     SubmitOutcome,
+    SubmitRefused,
     Submitted,
 )
 from holdfast.testing.factories import job_ids
@@ -45,6 +47,45 @@ class LooksBeforeItInserts(Wrapped):
                 key.digest,
             )
         return outcome
+
+
+class TakesNoKeyItWouldWaitFor(Wrapped):
+    """Without waiting for keys it does without them."""
+
+    caught_by = (
+        "test_a_submit_that_does_not_await_keys_takes_and_finds_them_all_the_same",
+        "test_submits_at_once_that_do_not_await_a_key_refuse_nobody_else",
+    )
+
+    async def submit(
+        self, jobs: Sequence[NewJob], *, await_keys: bool = True
+    ) -> list[SubmitOutcome]:
+        if not await_keys:
+            jobs = [
+                replace(job, keys=(), record=replace(job.record, key_kinds=0, job_id=None))
+                for job in jobs
+            ]
+        return await self.inner.submit(jobs)
+
+
+class RefusesTheBatchOfABusyKey(Wrapped):
+    """A key that somebody else is just taking keeps the whole batch from being written."""
+
+    caught_by = ("test_submits_at_once_that_do_not_await_a_key_refuse_nobody_else",)
+    _under_way: ClassVar[set[str]] = set()
+
+    async def submit(
+        self, jobs: Sequence[NewJob], *, await_keys: bool = True
+    ) -> list[SubmitOutcome]:
+        keys = {key.key for job in jobs for key in job.keys}
+        if not await_keys and keys & self._under_way:
+            return [SubmitRefused(code="key_busy", message="a key is busy") for _ in jobs]
+        self._under_way.update(keys)
+        try:
+            await asyncio.sleep(0)
+            return await self.inner.submit(jobs)
+        finally:
+            self._under_way.difference_update(keys)
 
 
 class ForgetsToFreeAKey(Wrapped):
@@ -148,6 +189,8 @@ def _renamed(job: NewJob) -> NewJob:
 
 DEFECTS: tuple[type[Wrapped], ...] = (
     LooksBeforeItInserts,
+    TakesNoKeyItWouldWaitFor,
+    RefusesTheBatchOfABusyKey,
     ForgetsToFreeAKey,
     FreesAKeyTooEarly,
     UsesAJobIdAgain,

@@ -77,7 +77,7 @@ T = TypeVar("T")
 CLAIMED_LIMIT = 1000
 """Of how many sets of queues it is remembered what their last claim has seen."""
 log = logging.getLogger(__name__)
-TEND_SECONDS = 5.0
+TEND_SECONDS = 1.0
 """How often a process looks at the clock's mark, and moves it on."""
 
 
@@ -106,7 +106,8 @@ class SqliteStore:
         self._clock_state = ClockState()
         self._clock_watch = ClockWatch()
         self._clock_step: ClockStep | None = None
-        self._unnoted = False
+        self._unnoted: ClockStep | None = None
+        """What was noticed at opening, where nothing can be written."""
         self._tended_at = float("-inf")
         self._recheck = Recheck()
         self._seen_news: dict[frozenset[str], int] = {}
@@ -127,7 +128,7 @@ class SqliteStore:
         try:
             self._database = await asyncio.to_thread(join, self._place, prepare)
             self._process = os.getpid()
-            self._unnoted = self._set_clock(*await self._read(keep.clock_state)) is not None
+            self._unnoted = self._set_clock(*await self._read(keep.clock_state))
         except apsw.Error as error:
             raise translate(error) from error
         finally:
@@ -168,7 +169,9 @@ class SqliteStore:
         """Go on from what is kept; returns the step back that this process's clock has made."""
         machine = self._machine()
         own = agreed(self._clock_state, kept, machine)
-        changed = tend(own, machine, steady=self._clock_watch.steady(machine, time.monotonic()))
+        lags = not self._clock_watch.was_set_back(machine)
+        steady = self._clock_watch.steady(machine, time.monotonic())
+        changed = tend(own, machine, steady=steady, lags=lags)
         self._clock_state, noticed = changed or (own, None)
         self._clock_step = noticed or step
         return noticed
@@ -176,10 +179,11 @@ class SqliteStore:
     def _tend_clock(self, action: Callable[[Turn], T], turn: Turn) -> T:
         """Move the mark on with a write that comes anyway, and notice a clock that was set back."""
         kept, step = keep.clock_state(turn)
-        if self._unnoted:
-            # It was noticed when the store was opened: judge it again, where it can be written.
-            self._clock_state, self._unnoted = ClockState(), False
         noticed = self._set_clock(kept, step)
+        if self._unnoted is not None and kept.mark < self._unnoted.at:
+            # It was noticed when the store was opened, and nobody has noted it since.
+            noticed = self._clock_step = noticed or self._unnoted
+        self._unnoted = None
         state = self._clock_state
         if noticed is not None or state.mark > kept.mark:
             turn.write("set_clock", [(state.mark, state.shift, state.since)])

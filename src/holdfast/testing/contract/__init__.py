@@ -25,6 +25,7 @@ from holdfast.testing.contract.announcing import Announcing
 from holdfast.testing.contract.bad_data import BadValues
 from holdfast.testing.contract.choosing import Choosing
 from holdfast.testing.contract.claiming import Claiming
+from holdfast.testing.contract.clock import KeepingTime
 from holdfast.testing.contract.committing import Committing
 from holdfast.testing.contract.contending import Contending
 from holdfast.testing.contract.families import Families
@@ -52,6 +53,7 @@ from holdfast.testing.invariants import assert_invariants
 class StoreContract(
     Submitting,
     Keys,
+    KeepingTime,
     Claiming,
     Choosing,
     Committing,

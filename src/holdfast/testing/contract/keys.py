@@ -10,7 +10,7 @@ import pytest
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.states import TERMINAL, KeyKind, State
-from holdfast.ports import Store, SubmitRefused, Submitted
+from holdfast.ports import Store, SubmitOutcome, SubmitRefused, Submitted
 from holdfast.testing.acts import all_jobs, do, job_in, submit_one
 from holdfast.testing.factories import JANITOR, new_job
 
@@ -39,6 +39,42 @@ class Keys:
 
         await _meets(store, job, job_id="invoice-1", body=b"1")
         await _is_refused(store, job, "key_conflict", job_id="invoice-1", body=b"2")
+
+    @pytest.mark.req("A1", "B5")
+    async def test_a_submit_that_does_not_await_keys_takes_and_finds_them_all_the_same(
+        self, store: Store
+    ) -> None:
+        [first] = await store.submit([new_job(job_id="invoice-1", body=b"1")], await_keys=False)
+        batch = [new_job(job_id="invoice-1", body=b"1"), new_job(job_id="invoice-1", body=b"2")]
+        again, other = await store.submit(batch, await_keys=False)
+
+        assert isinstance(first, Submitted)
+        assert first.created
+        assert again == Submitted(first.job, created=False)
+        assert isinstance(other, SubmitRefused)
+        assert other.code == "key_conflict"
+
+    @pytest.mark.req("A1", "B5")
+    async def test_submits_at_once_that_do_not_await_a_key_refuse_nobody_else(
+        self, store: Store
+    ) -> None:
+        async def one(number: int) -> list[SubmitOutcome]:
+            keyed = new_job(job_id="invoice-1", body=b"1")
+            batch = [new_job(), keyed, new_job(job_id=f"order-{number}")]
+            return await store.submit(batch, await_keys=False)
+
+        answers = await asyncio.gather(*map(one, range(8)))
+
+        holder = await store.look_up("default", KeyKind.JOB_ID, "invoice-1")
+        for before, keyed, after in answers:
+            assert isinstance(before, Submitted)
+            assert isinstance(after, Submitted)
+            # It may be busy at the moment, never anybody else's.
+            if isinstance(keyed, SubmitRefused):
+                assert keyed.code == "key_busy"
+            else:
+                assert keyed.job.id == holder
+        assert len(await all_jobs(store)) == 16 + (holder is not None)
 
     @pytest.mark.req("B5", "C6")
     async def test_a_request_sent_again_is_the_same_job(self, store: Store) -> None:

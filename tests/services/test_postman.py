@@ -200,14 +200,31 @@ async def test_a_message_whose_webhook_was_removed_is_not_sent(store: Store) -> 
 
 async def test_a_message_goes_to_its_own_tenants_webhook_of_that_id(store: Store) -> None:
     async with Receiver() as mine, Receiver() as theirs:
-        _, secret = await hook(store, mine.url, id="one", tenant="mine")
-        await hook(store, theirs.url, id="one", tenant="theirs")
-        job = await job_in(store, State.SUCCEEDED, tenant="mine")
-        await Delivery(store, HERE).send(errand("one", job), "mine")
+        # Both ways: one of the two is the first that a look at the id alone would find.
+        receivers = {"mine": mine, "theirs": theirs}
+        secrets = {
+            tenant: (await hook(store, receiver.url, id="one", tenant=tenant))[1]
+            for tenant, receiver in receivers.items()
+        }
+        for tenant in receivers:
+            job = await job_in(store, State.SUCCEEDED, tenant=tenant)
+            await Delivery(store, HERE).send(errand("one", job), tenant)
 
-    [request] = mine.requests
-    assert theirs.requests == []
-    check_signature(secret, request.headers, request.body)
+    for tenant, receiver in receivers.items():
+        [request] = receiver.requests
+        check_signature(secrets[tenant], request.headers, request.body)
+
+
+async def test_a_job_of_ones_own_fires_no_webhook_that_only_another_tenant_has(
+    store: Store,
+) -> None:
+    async with Receiver() as receiver:
+        await hook(store, receiver.url, id="billing", tenant="theirs")
+        job = await job_in(store, State.SUCCEEDED, tenant="mine")
+        with pytest.raises(PermanentError, match="has no webhook 'billing'"):
+            await Delivery(store, HERE).send(errand("billing", job), "mine")
+
+    assert receiver.requests == []
 
 
 async def test_nobody_can_have_a_message_sent_that_is_not_true(store: Store) -> None:

@@ -67,7 +67,7 @@ class Attempt {
   }
 
   get #which() {
-    return { job: this.#job.job, attempt: this.#job.attempt };
+    return { internal_id: this.#job.internal_id, attempt: this.#job.attempt };
   }
 
   /** Do something once: what is recorded is not done again. */

@@ -81,7 +81,11 @@ class Attempt:
         self._end: Over | None = None
         self._recorded: dict[tuple[str, str, int], Json] = {}
         if job["recall"]:
-            which = {"session": session, "job": job["job"], "attempt": job["attempt"]}
+            which = {
+                "session": session,
+                "internal_id": job["internal_id"],
+                "attempt": job["attempt"],
+            }
             for one in call("POST", "/v1/worker/recall", which)["steps"]:
                 self._recorded[one["kind"], one["name"], one["use"]] = one
 
@@ -113,7 +117,8 @@ class Attempt:
 
     def say(self, word: str, **more: Any) -> Json:
         """Report, and hear how the job stands."""
-        report = {"say": word, "job": self._job["job"], "attempt": self._job["attempt"], **more}
+        which = {"internal_id": self._job["internal_id"], "attempt": self._job["attempt"]}
+        report = {"say": word, **which, **more}
         body = {"session": self._session, "reports": [report]}
         answer: Json = call("POST", "/v1/worker/report", body)["reports"][0]
         if not answer["accepted"]:

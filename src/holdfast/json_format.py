@@ -17,8 +17,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.lifecycle.times import LAST_INSTANT, SECOND
-from holdfast.spans import span_micros
+from holdfast.lifecycle.times import LAST_INSTANT
+from holdfast.spans import span_micros, span_text
 
 T = TypeVar("T")
 Instant: TypeAlias = datetime
@@ -42,15 +42,6 @@ def instant(time: int) -> Instant:
 def micros(time: Instant) -> int:
     """Return a date as a time of the store's clock."""
     return (time - _EPOCH) // _MICROSECOND
-
-
-def span_text(micros: int) -> str:
-    """Return a span with its unit, as `spans` reads it: `60s`, `500ms`."""
-    if micros % SECOND == 0:
-        return f"{micros // SECOND}s"
-    if micros % 1000 == 0:
-        return f"{micros // 1000}ms"
-    return f"{micros / SECOND:.6f}".rstrip("0") + "s"
 
 
 def json_of(value: Any) -> Any:
@@ -77,6 +68,9 @@ def json_schema_of(schema: dict[str, Any], kind: type[Struct]) -> None:
     """Correct the schema that msgspec makes of a struct, where `json_of` writes it otherwise."""
     fields = _fields(kind)
     properties = schema.get("properties", {})
+    for field, hint in fields.hints.items():
+        if field in properties and datetime in (hint, *get_args(hint)):
+            properties[field] = _dated(properties[field])
     for field, form in fields.formats.items():
         if field in properties:
             properties[field] = _corrected(properties[field], form)
@@ -214,6 +208,12 @@ def _chosen(data: Any, kinds: tuple[Any, ...]) -> Any:
         return None
     others = [one for one in kinds if one is not NoneType and one not in structs]
     return others[0] if len(others) == 1 else None
+
+
+def _dated(schema: dict[str, Any]) -> dict[str, Any]:
+    if "anyOf" in schema:
+        return schema | {"anyOf": [_dated(one) for one in schema["anyOf"]]}
+    return schema | {"format": "date-time"} if schema.get("type") == "string" else schema
 
 
 def _corrected(schema: dict[str, Any], form: Format) -> dict[str, Any]:

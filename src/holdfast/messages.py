@@ -29,7 +29,7 @@ class Problem(Struct, frozen=True, kw_only=True):
     advice: str
     """What to do about it."""
     request_id: str
-    job: str | UnsetType = UNSET
+    job_id: str | UnsetType = UNSET
     """The job that it is about."""
     field: str | UnsetType = UNSET
     """Where in the request, as a JSON path."""
@@ -267,7 +267,7 @@ class Stats(Struct, frozen=True, kw_only=True):
 class ProgressView(Struct, frozen=True, kw_only=True):
     """How far a job is, as its handler last reported it; all null if it made no report."""
 
-    progress: Any = None
+    value: Any = None
     at: Instant | None = None
     attempt: int | None = None
     rev: int | None = None
@@ -278,7 +278,7 @@ class ProgressView(Struct, frozen=True, kw_only=True):
         if progress is None:
             return cls()
         return cls(
-            progress=progress.value,
+            value=progress.value,
             at=instant(progress.at),
             attempt=progress.attempt,
             rev=progress.rev,
@@ -288,12 +288,12 @@ class ProgressView(Struct, frozen=True, kw_only=True):
         """Read the report back."""
         if self.at is None or self.attempt is None or self.rev is None:
             return None
-        return Progress(value=self.progress, at=micros(self.at), attempt=self.attempt, rev=self.rev)
+        return Progress(value=self.value, at=micros(self.at), attempt=self.attempt, rev=self.rev)
 
 
 class Log(Struct, frozen=True, kw_only=True):
     """Lines of a job's log, oldest first; `after=` the last one's position reads on."""
 
+    job_id: str
     internal_id: UUID
-    """The job's."""
     lines: list[LogView]

@@ -43,6 +43,15 @@ def span_micros(span: Span, what: str = "a span") -> int:
     return round(span_seconds(span, what) * 1_000_000)
 
 
+def span_text(micros: int) -> str:
+    """Return microseconds as a text with a unit, which is read back as the same: `60s`, `500ms`."""
+    if micros % 1_000_000 == 0:
+        return f"{micros // 1_000_000}s"
+    if micros % 1000 == 0:
+        return f"{micros // 1000}ms"
+    return f"{micros / 1_000_000:.6f}".rstrip("0") + "s"
+
+
 def _read(text: str, what: str) -> float:
     if _SECONDS.fullmatch(text):
         return float(text)

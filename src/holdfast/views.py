@@ -11,17 +11,14 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from holdfast.errors import BadData
-from holdfast.json_format import Instant, instant, micros, span_text
+from holdfast.json_format import Instant, instant, micros
 from holdfast.lifecycle.job import Job, JobId, Record, Signal
-from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy
+from holdfast.lifecycle.policy import DEFAULT_POLICY, POLICY_SPANS, Policy
 from holdfast.lifecycle.states import Cancel, Kind, Letter, Link, Priority, Retention, State
 from holdfast.ports import LogLine
-from holdfast.spans import span_micros
+from holdfast.spans import span_micros, span_text
 
 __all__ = ["Instant", "JobView", "LogView", "PolicyView", "instant", "micros"]
-
-_TERMS = ("backoff_first", "backoff_max", "lease", "heartbeat", "host_recovery")
-_LIMITS = ("start_timeout", "timeout")
 
 
 class PolicyView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,7 +47,7 @@ class PolicyView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def policy(self) -> Policy:
         """Read the policy back; BadData names the span that is none."""
         terms: dict[str, Any] = asdict(self)
-        for name in (*_TERMS, *_LIMITS):
+        for name in POLICY_SPANS:
             if terms[name] is not None:
                 try:
                     terms[name] = span_micros(terms[name], name)
@@ -63,7 +60,7 @@ class PolicyView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 @lru_cache(maxsize=1024)
 def _policy_view(policy: Policy) -> PolicyView:
     terms: dict[str, Any] = asdict(policy)
-    spans = {name: terms[name] for name in (*_TERMS, *_LIMITS) if terms[name] is not None}
+    spans = {name: terms[name] for name in POLICY_SPANS if terms[name] is not None}
     return PolicyView(**terms | {name: span_text(one) for name, one in spans.items()})
 
 

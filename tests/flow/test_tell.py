@@ -56,7 +56,7 @@ async def messages(store: Store) -> list[tuple[str, str, int]]:
         [first] = await store.events(job.id, limit=1)
         assert first.body is not None
         errand = msgspec.json.decode(first.body, type=Errand)
-        found.append((errand.webhook, errand.job, errand.rev))
+        found.append((errand.webhook, errand.internal_id, errand.rev))
     return sorted(found)
 
 

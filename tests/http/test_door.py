@@ -27,7 +27,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/worker/claim": {"session": "nobodys.1", "request_id": "r"},
     "/v1/worker/log": {"session": "nobodys.1", "lines": []},
     "/v1/worker/report": {"session": "nobodys.1", "reports": []},
-    "/v1/worker/recall": {"session": "nobodys.1", "job": str(UUID(int=0)), "attempt": 1},
+    "/v1/worker/recall": {"session": "nobodys.1", "internal_id": str(UUID(int=0)), "attempt": 1},
 }
 
 
@@ -105,9 +105,9 @@ async def test_another_tenants_job_is_not_there(
         reply = await ask(call("admin@theirs"), method, path, job)
         assert reply.status_code == 404
         # To the letter as if there were no such job.
-        assert reply.json() | {"request_id": "", "job": "", "detail": ""} == absent.json() | {
+        assert reply.json() | {"request_id": "", "job_id": "", "detail": ""} == absent.json() | {
             "request_id": "",
-            "job": "",
+            "job_id": "",
             "detail": "",
         }
         assert reply.json()["detail"] == f"no job {job}"

@@ -114,7 +114,8 @@ def test_too_many_at_once_are_refused(served: Running) -> None:
     many = b'{"jobs":[' + b'{"task":"t"},' * 100_000 + b'{"task":"t"}]}'
     assert said(served, many, path="/v1/jobs/batch")[0] == 413
     reports = b'{"session":"local.1","reports":[%b]}' % b",".join(
-        [b'{"say":"heartbeat","job":"00000000-0000-7000-8000-000000000000","attempt":1}'] * 50_000
+        [b'{"say":"heartbeat","internal_id":"00000000-0000-7000-8000-000000000000","attempt":1}']
+        * 50_000
     )
     assert said(served, reports, path="/v1/worker/report")[0] == 413
 

@@ -110,7 +110,7 @@ async def test_if_match_compares_the_revision(http: httpx.AsyncClient) -> None:
     url = f"/v1/jobs/{job['id']}"
     stale = await http.post(f"{url}/cancel", json={}, headers={"if-match": '"9"'})
     assert (stale.status_code, stale.json()["code"]) == (412, "stale_revision")
-    assert stale.json()["job"] == job["id"]
+    assert stale.json()["job_id"] == job["id"]
     garbage = await http.post(f"{url}/cancel", json={}, headers={"if-match": "x"})
     assert garbage.status_code == 422
     assert (await http.get(url)).json()["rev"] == 1

@@ -12,13 +12,13 @@ from fastapi import FastAPI
 from msgspec import Struct
 
 from holdfast.identity import mint_id
-from holdfast.json_format import has_own_format, json_of, read_json_as, span_text
+from holdfast.json_format import has_own_format, json_of, read_json_as
 from holdfast.lifecycle.job import JobId
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import State
 from holdfast.operations import Depth
 from holdfast.ports import Store
-from holdfast.spans import span_micros
+from holdfast.spans import span_micros, span_text
 from holdfast.testing.acts import job_in
 from holdfast.testing.factories import announcement
 from holdfast.views import PolicyView

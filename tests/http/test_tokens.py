@@ -188,7 +188,7 @@ async def test_no_route_lets_another_tenants_token_near(prey: Prey) -> None:
             else:
                 assert reply.status_code not in (401, 403, 500), (route, reply.text)
             assert prey.job not in reply.text.replace(f"no job {prey.job}", "").replace(
-                f'"job":"{prey.job}"', ""
+                f'"job_id":"{prey.job}"', ""
             ), route
             assert "mine" not in reply.text, route
     store = store_of(prey.app)

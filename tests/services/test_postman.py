@@ -54,7 +54,7 @@ async def hook(store: Store, url: str, **wishes: Any) -> tuple[Webhook, str]:
 
 def errand(webhook: str, job: Job) -> Errand:
     """The message that tells a webhook of a job's end."""
-    return Errand(webhook=webhook, job=str(job.id), rev=job.rev)
+    return Errand(webhook=webhook, internal_id=str(job.id), rev=job.rev)
 
 
 @asynccontextmanager
@@ -242,7 +242,7 @@ async def test_nobody_can_have_a_message_sent_that_is_not_true(store: Store) -> 
             ("nonsense", 1),
         ):
             with pytest.raises(PermanentError):
-                await delivery.send(Errand(webhook=one.id, job=job, rev=rev), mine.tenant)
+                await delivery.send(Errand(webhook=one.id, internal_id=job, rev=rev), mine.tenant)
 
     assert receiver.requests == []
 

@@ -107,7 +107,7 @@ async def _discard(store: Store) -> Act:
 
 async def _report_start(store: Store) -> Act:
     job = await claimed_job(store)
-    word = SayStart(job=job.id, attempt=job.attempt)
+    word = SayStart(internal_id=job.id, attempt=job.attempt)
 
     async def act(store: Store) -> list[Any]:
         heard = await hear(
@@ -121,7 +121,7 @@ async def _report_start(store: Store) -> Act:
 
 async def _report_end(store: Store) -> Act:
     job = await running_job(store)
-    word = SayComplete(job=job.id, attempt=job.attempt)
+    word = SayComplete(internal_id=job.id, attempt=job.attempt)
 
     async def act(store: Store) -> list[Any]:
         heard = await hear(

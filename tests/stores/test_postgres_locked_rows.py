@@ -240,7 +240,8 @@ async def test_a_remote_workers_other_reports_are_accepted_while_one_job_is_lock
 ) -> None:
     jobs = [await running_job(store, owner="w") for _ in range(3)]
     reports = [
-        Report(job.id, job.attempt, SayHeartbeat(job=job.id, attempt=job.attempt)) for job in jobs
+        Report(job.id, job.attempt, SayHeartbeat(internal_id=job.id, attempt=job.attempt))
+        for job in jobs
     ]
     async with locked(postgres_url, jobs[1]):
         heard = await hear(store, "w", reports, jobs)

@@ -107,7 +107,7 @@ def test_one_letter_is_redriven_once(place: str) -> None:
     answer = answered(place, *words)
     again = run(place, "dlq", "redrive", "first")
     resumes = "resuming from its recorded steps"
-    assert again.stdout == f"job first redriven as {answer['redriven_as']}, {resumes}\n"
+    assert again.stdout == f"job first redriven as {answer['id']}, {resumes}\n"
     [new] = successors(place)
     assert (new.queue, new.policy.max_attempts) == ("slow", 10)
     assert new.run_at == new.created_at + 3_600_000_000

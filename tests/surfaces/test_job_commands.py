@@ -89,6 +89,14 @@ def test_labels_are_shown_and_jobs_are_listed_by_them(place: str) -> None:
     assert run(place, "ls", "--label", "colour").exit_code == BAD_INPUT
 
 
+def test_every_name_of_a_label_can_be_filtered_by(place: str) -> None:
+    on(place, lambda store: submit_one(store, job_id="equal", labels={"a": "b=c"}))
+    assert listed(place, "--label", "a=b=c") == ["equal"]
+    answer = run(place, "submit", "mail", "--label", "a=b=c", "--job-id", "other")
+    assert answer.exit_code == 0
+    assert listed(place, "--label", "a=b=c") == ["other", "equal"]
+
+
 def test_jobs_are_narrowed_by_every_filter(place: str) -> None:
     on(place, _some)
     assert listed(place, "--state", "queued", "--state", "running") == ["runs", "waits"]
@@ -99,6 +107,8 @@ def test_jobs_are_narrowed_by_every_filter(place: str) -> None:
     assert listed(place, "--workflow", "flow-1") == ["waits"]
     assert listed(place, "--correlation", "order-7") == ["died"]
     assert listed(place, "--since", "1h30m") == ["died", "runs", "waits"]
+    assert listed(place, "--since", "5400") == ["died", "runs", "waits"], "plain seconds"
+    assert listed(place, "--until", "20000101") == [], "eight digits are a date"
     assert run(place, "ls", "--until", "1h").stdout == "no such jobs\n"
 
 
@@ -227,8 +237,8 @@ def test_the_owner_of_a_running_job_is_asked_softly_or_hard(place: str) -> None:
     outcome = run(place, "cancel", "runs")
     assert outcome.stdout == "worker-1 is asked to end job runs (soft)\n"
     answer = answered(place, "cancel", "runs", "--hard")
-    told = {"job": job.public_id, "internal_id": str(job.id)}
-    assert answer == told | {"state": "running", "cancel_requested": "hard"}
+    assert (answer["id"], answer["internal_id"]) == (job.public_id, str(job.id))
+    assert (answer["state"], answer["cancel_requested"]) == ("running", "hard")
     assert on(place, lambda store: stored(store, job.id)).cancel_requested is Cancel.HARD
 
 

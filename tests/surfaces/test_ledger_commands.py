@@ -74,7 +74,7 @@ def test_verify_answers_a_script_in_json(filled: tuple[str, list[JobId]]) -> Non
     outcome = run("verify", "--url", place, "--json")
     answer = json.loads(outcome.stdout)
     assert (answer["jobs"], answer["events"]) == (3, 3)
-    assert [one["job"] for one in answer["problems"]] == [str(ids[0])]
+    assert [one["internal_id"] for one in answer["problems"]] == [str(ids[0])]
 
 
 def test_a_hostile_problem_does_not_reach_the_terminal(

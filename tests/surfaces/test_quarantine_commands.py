@@ -17,6 +17,7 @@ from holdfast.telemetry import Meters
 from holdfast.telemetry.depths import Depths
 from holdfast.telemetry.prometheus import registry
 from holdfast.testing.acts import claim, claimed_ids, submit_one
+from tests.support.json_rules import broken_rules
 
 
 async def call(*arguments: str) -> Result:
@@ -56,7 +57,8 @@ def _set_policy(path: str, job: Job, policy: int | None = None) -> None:
 async def test_the_list_names_the_job_since_when_and_why(path: str, bad: Job) -> None:
     told = json.loads((await call("quarantine", "list", "--url", path, "--json")).stdout)
     assert told["total"] == 1
-    assert told["jobs"][0]["job"] == str(bad.id)
+    assert broken_rules(told) == []
+    assert told["jobs"][0]["internal_id"] == str(bad.id)
     assert told["jobs"][0]["since"].endswith("Z")
     assert "12345" in told["jobs"][0]["reason"]
     assert str(bad.id) in (await call("quarantine", "list", "--url", path)).stdout
@@ -71,10 +73,10 @@ async def test_a_damaged_job_is_not_released(path: str, bad: Job) -> None:
     )
 
 
-@pytest.mark.parametrize("which", ["named", "all"])
+@pytest.mark.parametrize("which", ["named", "by its start", "all"])
 async def test_a_repaired_job_is_released_and_claimed(path: str, bad: Job, which: str) -> None:
     _set_policy(path, bad)
-    wanted = str(bad.id) if which == "named" else "--all"
+    wanted = {"named": str(bad.id), "by its start": str(bad.id)[:13], "all": "--all"}[which]
     done = await call("quarantine", "release", wanted, "--url", path)
     assert (done.exit_code, done.stdout.strip()) == (0, "released 1")
     store = SqliteStore(path)
@@ -88,6 +90,8 @@ async def test_release_wants_jobs_or_all_and_not_both(path: str, bad: Job) -> No
     assert (await call("quarantine", "release", "--url", path)).exit_code == 2
     assert (await call("quarantine", "release", str(bad.id), "--all", "--url", path)).exit_code == 2
     assert (await call("quarantine", "release", "nonsense", "--url", path)).exit_code == 2
+    absent = await call("quarantine", "release", "0" * 8, "--url", path)
+    assert (absent.exit_code, "no job's id" in absent.stderr) == (2, True)
 
 
 async def test_doctor_names_what_is_set_aside(path: str, bad: Job) -> None:

@@ -67,7 +67,7 @@ def test_every_option_reaches_the_job(place: str) -> None:
     assert job["parent_id"] == answered(place, "show", "p")["job"]["internal_id"]
     assert job["deadline_at"] is not None
     again = answered(place, "submit", "t", "a=other", "--client-job-id", UUID_4)
-    assert (again["id"], again["created"]) == (made["id"], False)
+    assert (again["job_id"], again["created"]) == (made["job_id"], False)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class Hand:
 
 def said(job: Json, word: str, **more: Any) -> Json:
     """A report on a job that was claimed."""
-    return {"say": word, "job": job["job"], "attempt": job["attempt"], **more}
+    return {"say": word, "internal_id": job["internal_id"], "attempt": job["attempt"], **more}
 
 
 async def submitted(http: httpx.AsyncClient, **wanted: Any) -> Json:
@@ -76,7 +76,7 @@ async def submitted(http: httpx.AsyncClient, **wanted: Any) -> Json:
 
 async def read(http: httpx.AsyncClient, job: Json) -> Json:
     """Read a job that was claimed or submitted."""
-    reply = await http.get(f"/v1/jobs/{job.get('job') or job['internal_id']}")
+    reply = await http.get(f"/v1/jobs/{job['internal_id']}")
     assert reply.status_code == 200, reply.text
     told: Json = reply.json()
     return told
@@ -84,5 +84,5 @@ async def read(http: httpx.AsyncClient, job: Json) -> Json:
 
 async def events(http: httpx.AsyncClient, job: Json) -> list[str]:
     """List the types of a job's events."""
-    reply = await http.get(f"/v1/jobs/{job.get('job') or job['internal_id']}/history")
+    reply = await http.get(f"/v1/jobs/{job['internal_id']}/history")
     return [event["type"] for event in reply.json()["events"]]

@@ -70,7 +70,7 @@ async def test_ending_a_session_gives_back_what_it_holds(
     begun, kept = await hand.claim(limit=2)
     await hand.say(begun, "start")
     ended = await hand.http.delete(f"/v1/worker/sessions/{hand.session}")
-    assert set(ended.json()["given_back"]) == {begun["job"], kept["job"]}
+    assert set(ended.json()["given_back"]) == {begun["internal_id"], kept["internal_id"]}
     for job in (begun, kept):
         told = await read(http, job)
         assert (told["state"], told["failures"]) == ("stalled", 0)
@@ -83,8 +83,8 @@ async def test_a_claim_sent_again_gives_the_same_jobs(http: httpx.AsyncClient, h
         await submitted(http)
     first = await hand.claim(request_id="r1", limit=2)
     again = await hand.claim(request_id="r1", limit=2)
-    assert sorted(again, key=lambda one: str(one["job"])) == sorted(
-        first, key=lambda one: str(one["job"])
+    assert sorted(again, key=lambda one: str(one["internal_id"])) == sorted(
+        first, key=lambda one: str(one["internal_id"])
     )
     # Another session may have had the same thought.
     other = await Hand.hired(hand.http)
@@ -121,15 +121,15 @@ async def test_a_tenants_worker_gets_that_tenants_jobs(call: Call, who: str) -> 
     mine = await submitted(call("submitter@mine"))
     hand = await Hand.hired(call(who))
     [job] = await hand.claim(limit=10)
-    assert job["job"] == mine["internal_id"]
+    assert job["internal_id"] == mine["internal_id"]
     # Of another tenant's job nothing is told, not even that it is there.
-    absent = {"job": "00000000-0000-7000-8000-000000000000", "attempt": 1}
-    foreign = {"job": theirs["internal_id"], "attempt": 1}
+    absent = {"internal_id": "00000000-0000-7000-8000-000000000000", "attempt": 1}
+    foreign = {"internal_id": theirs["internal_id"], "attempt": 1}
     problems = []
     for one in (absent, foreign):
         [answer] = await hand.report(said(one, "start"))
         assert (answer["held"], answer["state"]) == (False, None)
-        problems.append({**answer["problem"], "detail": "", "job": "", "request_id": ""})
+        problems.append({**answer["problem"], "detail": "", "job_id": "", "request_id": ""})
     assert problems[0] == problems[1]
     for one in (absent, foreign):
         reply = await hand.http.post("/v1/worker/recall", json={"session": hand.session, **one})
@@ -154,7 +154,7 @@ async def test_no_token_speaks_for_anothers_session(http: httpx.AsyncClient, cal
         ("claim", {"request_id": "r"}),
         ("report", {"reports": [said(job, "complete")]}),
         ("log", {"lines": []}),
-        ("recall", {"job": job["job"], "attempt": 1}),
+        ("recall", {"internal_id": job["internal_id"], "attempt": 1}),
     ):
         reply = await thief.http.post(f"/v1/worker/{path}", json={"session": hand.session, **said_})
         assert (reply.status_code, reply.json()["field"]) == (422, "$.session")
@@ -175,7 +175,7 @@ async def test_limits_are_told(hand: Hand) -> None:
     ):
         reply = await hand.http.post(f"/v1/worker/{path}", json={"session": hand.session, **wrong})
         assert reply.status_code == 422, reply.text
-    start = {"say": "start", "job": "00000000-0000-7000-8000-000000000000", "attempt": 1}
+    start = {"say": "start", "internal_id": "00000000-0000-7000-8000-000000000000", "attempt": 1}
     crowd = await hand.http.post(
         "/v1/worker/report", json={"session": hand.session, "reports": [start] * 1001}
     )

@@ -33,13 +33,13 @@ async def test_a_redriven_job_recalls_the_steps_of_the_dead_one_in_its_first_att
     http: httpx.AsyncClient, hand: Hand
 ) -> None:
     dead = await failed_after_steps(http, hand)
-    assert (dead["recall"], dead["lineage"]) == (False, dead["job"])
+    assert (dead["recall"], dead["lineage"]) == (False, dead["internal_id"])
     new = await redriven(http, dead)
     job = await hand.claim_one()
     assert job["id"] == new["id"]
-    assert (job["attempt"], job["recall"], job["lineage"]) == (1, True, dead["job"])
+    assert (job["attempt"], job["recall"], job["lineage"]) == (1, True, dead["internal_id"])
 
-    recalled = await hand.ask("recall", job=job["job"], attempt=1)
+    recalled = await hand.ask("recall", internal_id=job["internal_id"], attempt=1)
     assert [
         (one["kind"], one["name"], one["use"], one["result"], one["begun"])
         for one in recalled["steps"]
@@ -52,8 +52,8 @@ async def test_a_redrive_from_the_start_recalls_nothing_and_keeps_its_lineage(
     dead = await failed_after_steps(http, hand)
     await redriven(http, dead, from_start=True)
     job = await hand.claim_one()
-    assert (job["recall"], job["lineage"]) == (False, dead["job"])
-    assert await hand.ask("recall", job=job["job"], attempt=1) == {"steps": []}
+    assert (job["recall"], job["lineage"]) == (False, dead["internal_id"])
+    assert await hand.ask("recall", internal_id=job["internal_id"], attempt=1) == {"steps": []}
 
 
 async def test_many_letters_are_redriven_from_the_start_by_one_request(
@@ -63,7 +63,7 @@ async def test_many_letters_are_redriven_from_the_start_by_one_request(
     reply = await http.post("/v1/dead-letters/redrive", json={"from_start": True})
     assert reply.json()["done"] == 1
     job = await hand.claim_one()
-    assert (job["recall"], job["lineage"]) == (False, dead["job"])
+    assert (job["recall"], job["lineage"]) == (False, dead["internal_id"])
 
 
 @pytest.mark.parametrize("from_start", [True, False])
@@ -101,5 +101,5 @@ async def test_a_worker_whose_code_lacks_a_recorded_step_parks_its_job(
     assert reply.status_code == 200, reply.text
     again = await hand.claim_one()
     assert (again["id"], again["attempt"]) == (job["id"], 2)
-    assert (await hand.ask("recall", job=again["job"], attempt=2))["steps"] == []
+    assert (await hand.ask("recall", internal_id=again["internal_id"], attempt=2))["steps"] == []
     assert "wait_completed" in await events(http, job)

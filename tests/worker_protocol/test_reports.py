@@ -91,7 +91,7 @@ async def test_many_reports_on_many_jobs_are_each_answered(
     for number in range(3):
         await submitted(http, args={"n": number})
     one, two, three = await hand.claim(limit=10)
-    stranger = {**one, "job": "00000000-0000-7000-8000-000000000000"}
+    stranger = {**one, "internal_id": "00000000-0000-7000-8000-000000000000"}
     answers = await hand.report(
         said(one, "start"),
         said(one, "complete", result=1),
@@ -199,7 +199,7 @@ async def test_a_worker_elsewhere_can_undo_a_job(
         said(job, "fail", error=BOOM, kind="permanent"),
     )
     undoing = await hand.started()
-    assert (undoing["compensates"], undoing["parent_id"]) == (job["job"], None)
+    assert (undoing["compensates"], undoing["parent_id"]) == (job["internal_id"], None)
     assert undoing["args"]["arguments"] == {"seat": 3}
     done = [(step["name"], step["result"]) for step in undoing["args"]["steps"]]
     assert done == [("pay", "p-1"), ("reserve", "r-1")]
@@ -209,7 +209,7 @@ async def test_a_worker_elsewhere_can_undo_a_job(
 
     assert (await events(http, job)).count("job_compensated") == 1
     found = (await http.get("/v1/jobs", params={"correlation_id": "order-7"})).json()["jobs"]
-    assert {one["internal_id"] for one in found} == {job["job"], undoing["job"]}
+    assert {one["internal_id"] for one in found} == {job["internal_id"], undoing["internal_id"]}
 
 
 async def test_a_compensation_of_a_job_that_is_gone_is_ended_and_not_handed_out(
@@ -226,7 +226,7 @@ async def test_a_compensation_of_a_job_that_is_gone_is_ended_and_not_handed_out(
     monkeypatch.setattr("holdfast.http.assignments.retold", gone)
     [left] = await hand.claim(limit=5)
 
-    assert left["job"] == other["internal_id"]
+    assert left["internal_id"] == other["internal_id"]
     letters = (await http.get("/v1/dead-letters")).json()["letters"]
     assert [letter["error_code"] for letter in letters] == ["compensation_failed"]
 
@@ -315,7 +315,7 @@ async def test_what_may_not_run_twice_is_tried_again_as_a_new_job(
     assert failed["state"] == "failed"
     again = await hand.claim_one()
 
-    assert again["job"] != job["job"]
+    assert again["internal_id"] != job["internal_id"]
     assert again["args"] == {"amount": 1}
 
 
@@ -354,7 +354,7 @@ async def test_a_worker_learns_neither_the_name_nor_the_owner_of_a_job_that_it_d
     other = await Hand.hired(hand.http)
     [answer] = await other.report(said(job, "heartbeat"))
     assert answer["problem"]["code"] == "lease_lost"
-    assert job["job"] in answer["problem"]["detail"]
+    assert job["internal_id"] in answer["problem"]["detail"]
     for secret in ("order-of-ann", hand.session):
         assert secret not in str(answer)
 
@@ -475,7 +475,9 @@ async def test_a_later_attempt_is_told_what_earlier_ones_did(
     )
     await http.post(f"/v1/jobs/{first['id']}/signal", json={"name": "ok", "payload": "yes"})
     second = await hand.started()
-    steps = (await hand.ask("recall", job=second["job"], attempt=second["attempt"]))["steps"]
+    steps = (
+        await hand.ask("recall", internal_id=second["internal_id"], attempt=second["attempt"])
+    )["steps"]
 
     told = {one["name"]: one for one in steps}
     assert list(told) == ["reserve", "mail", "pay", "ok"]
@@ -488,7 +490,8 @@ async def test_a_later_attempt_is_told_what_earlier_ones_did(
         False,
     )
     stale = await hand.http.post(
-        "/v1/worker/recall", json={"session": hand.session, "job": first["job"], "attempt": 1}
+        "/v1/worker/recall",
+        json={"session": hand.session, "internal_id": first["internal_id"], "attempt": 1},
     )
     assert stale.status_code == 404
 
@@ -496,17 +499,20 @@ async def test_a_later_attempt_is_told_what_earlier_ones_did(
 async def test_lines_of_a_held_job_are_kept_in_its_log(http: httpx.AsyncClient, hand: Hand) -> None:
     for _ in range(2):
         await submitted(http)
-    job, free = await hand.started(), await read(http, {"job": (await hand.claim_one())["job"]})
-    mine = {"job": job["job"], "attempt": 1}
+    job, free = (
+        await hand.started(),
+        await read(http, {"internal_id": (await hand.claim_one())["internal_id"]}),
+    )
+    mine = {"internal_id": job["internal_id"], "attempt": 1}
     lines = [
         {**mine, "message": "one", "level": "warning"},
         {**mine, "attempt": 2, "message": "of an attempt that is not"},
-        {**mine, "job": "00000000-0000-7000-8000-000000000000", "message": "of no job"},
+        {**mine, "internal_id": "00000000-0000-7000-8000-000000000000", "message": "of no job"},
         {**mine, "message": "two\0" + "x" * 100_000},
     ]
     assert await hand.ask("log", lines=lines) == {"kept": 2}
     other = await Hand.hired(hand.http)
-    stolen = [{"job": free["internal_id"], "attempt": 1, "message": "not its own"}]
+    stolen = [{"internal_id": free["internal_id"], "attempt": 1, "message": "not its own"}]
     assert await other.ask("log", lines=stolen) == {"kept": 0}
 
     kept = (await http.get(f"/v1/jobs/{job['id']}/logs")).json()["lines"]
@@ -524,7 +530,7 @@ async def test_lines_of_a_held_job_are_kept_in_its_log(http: httpx.AsyncClient, 
     [
         pytest.param({"say": "dance"}, id="unknown-word"),
         pytest.param({"say": "start", "attempt": 0}, id="no-attempt"),
-        pytest.param({"say": "start", "job": "nix"}, id="no-id"),
+        pytest.param({"say": "start", "internal_id": "nix"}, id="no-id"),
         pytest.param({"say": "start", "why": "x"}, id="unknown-field"),
         pytest.param({"say": "fail"}, id="no-error"),
         pytest.param({"say": "wait", "seconds": -1}, id="negative"),
@@ -576,7 +582,9 @@ async def test_a_long_batch_that_is_repeated_is_written_once(
     await submitted(http)
     job = await hand.started()
     for number in (1, 2):
-        await http.post(f"/v1/jobs/{job['job']}/signal", json={"name": "go", "payload": number})
+        await http.post(
+            f"/v1/jobs/{job['internal_id']}/signal", json={"name": "go", "payload": number}
+        )
     batch = [
         said(job, "wait", signal="go"),
         *(said(job, "step", name=f"s{number}", result=number) for number in range(250)),

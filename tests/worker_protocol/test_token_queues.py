@@ -51,9 +51,17 @@ async def test_logs_and_steps_of_a_job_of_another_queue_are_not_there(
     server: FastAPI, hand: Hand, running: Json
 ) -> None:
     server.state.house = replace(server.state.house, doorkeeper=ForQueues("b"))
-    line = {"job": running["job"], "attempt": running["attempt"], "message": "hello"}
+    line = {
+        "internal_id": running["internal_id"],
+        "attempt": running["attempt"],
+        "message": "hello",
+    }
     assert await hand.ask("log", lines=[line]) == {"kept": 0}
-    wanted = {"session": hand.session, "job": running["job"], "attempt": running["attempt"]}
+    wanted = {
+        "session": hand.session,
+        "internal_id": running["internal_id"],
+        "attempt": running["attempt"],
+    }
     reply = await hand.http.post("/v1/worker/recall", json=wanted)
     assert (reply.status_code, reply.json()["code"]) == (404, "no_such_job")
 

@@ -155,4 +155,5 @@ async def read_time(operations: Operations, text: str | None, option: str) -> in
         raise BadData(f"{option} must be a time, not {text!r}: {hint}") from error
 
 
-_SPAN = re.compile(r"(?:[\d.]+(?:d|h|m|s|ms))+", re.ASCII)
+_SPAN = re.compile(r"(?:[\d.]+(?:d|h|m|s|ms))+|\d{1,7}", re.ASCII)
+"""Seconds may stand alone; eight digits are a date."""

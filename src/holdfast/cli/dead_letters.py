@@ -31,6 +31,7 @@ from holdfast.cli.running import (
     Url,
     err,
     out,
+    print_job,
     print_json,
     run,
     with_operations,
@@ -194,14 +195,7 @@ def redrive_command(
 
     dead, new = run(with_operations(url, tenant, work))
     if as_json:
-        print_json(
-            {
-                "job": dead.public_id,
-                "internal_id": str(dead.id),
-                "redriven_as": new.public_id,
-                "state": new.state,
-            }
-        )
+        print_job(new)
     else:
         how_far = "from the start" if from_start else "resuming from its recorded steps"
         say(out, f"job {plain(dead.public_id)} redriven as {new.id}, {how_far}")
@@ -280,7 +274,7 @@ def discard_command(
         return
     dead = run(with_operations(url, tenant, one))
     if as_json:
-        print_json({"job": dead.public_id, "internal_id": str(dead.id), "letter": dead.letter})
+        print_job(dead)
     else:
         say(out, f"the letter of job {plain(dead.public_id)} is discarded")
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.asking import JobName, Reason, Tenant, find_job, read_moment
-from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_operations
+from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_job, run, with_operations
 from holdfast.cli.showing import instant, plain, say
 from holdfast.errors import BadData
 from holdfast.flow.intervene import OPERATOR_HOLD
@@ -115,14 +115,6 @@ def _changed(
 
 def _show(record: Job, as_json: bool, text: str) -> None:
     if as_json:
-        print_json(
-            {
-                "job": record.public_id,
-                "id": str(record.id),
-                "state": record.state,
-                "held_by": sorted(record.held_by),
-                "run_at": record.run_at,
-            }
-        )
+        print_job(record)
     else:
         say(out, f"job {plain(record.public_id)} ({record.state}) {text}")

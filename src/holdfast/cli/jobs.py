@@ -36,6 +36,7 @@ from holdfast.cli.running import (
     Url,
     err,
     out,
+    print_job,
     print_json,
     run,
     with_operations,
@@ -121,15 +122,7 @@ def cancel_job(
 
     record = run(with_operations(url, tenant, work))
     if as_json:
-        asked = record.cancel_requested
-        print_json(
-            {
-                "job": record.public_id,
-                "internal_id": str(record.id),
-                "state": record.state,
-                "cancel_requested": asked,
-            }
-        )
+        print_job(record)
     else:
         _say_cancelled(record, hard=hard)
     if record.terminal and record.state is not State.CANCELLED:

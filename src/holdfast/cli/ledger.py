@@ -99,7 +99,7 @@ def verify(
                 "events": report.events,
                 "erased": report.erased,
                 "problems": [
-                    {"job": None if one.id is None else str(one.id), "problem": one.text}
+                    {"internal_id": None if one.id is None else str(one.id), "problem": one.text}
                     for one in problems
                 ],
             }

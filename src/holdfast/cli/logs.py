@@ -26,6 +26,7 @@ from holdfast.cli.running import (
 from holdfast.cli.showing import moment, plain, say
 from holdfast.errors import BadData
 from holdfast.json_format import json_of
+from holdfast.lifecycle.job import Job
 from holdfast.operations import Operations, Which
 from holdfast.ports import LOG_LINES, LogLine
 from holdfast.views import LogView
@@ -76,26 +77,28 @@ def show_logs(
     --json prints one object; with -f one object for each line.
     """
 
-    async def work(operations: Operations) -> list[LogLine]:
+    async def work(operations: Operations) -> tuple[Job, list[LogLine]]:
         wish = Wish(level=_level(level), attempt=attempt)
-        found = await find_job(operations, job)
+        record = await operations.get(await find_job(operations, job))
+        found = record.id
         lines = await operations.logs(found, limit=LOG_LINES)
         shown = [line for line in lines if wish.covers(line)][-tail:]
         if not follow:
-            return shown
+            return record, shown
         for line in shown:
             _say(line, as_json)
         after = lines[-1].position if lines else 0
         async for line in following(operations, found, after):
             if wish.covers(line):
                 _say(line, as_json)
-        return []
+        return record, []
 
-    lines = run(with_operations(url, tenant, work))
+    record, lines = run(with_operations(url, tenant, work))
     if follow:
         return
     if as_json:
-        print_json({"job": job, "lines": [_told(line) for line in lines]})
+        told = [_told(line) for line in lines]
+        print_json({"job_id": record.public_id, "internal_id": str(record.id), "lines": told})
         return
     for line in lines:
         _say(line, as_json)

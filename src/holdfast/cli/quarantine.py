@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 from uuid import UUID
 
@@ -19,11 +20,16 @@ from holdfast.cli.running import (
     with_store,
 )
 from holdfast.cli.showing import instant, plain, say
+from holdfast.errors import BadData
 from holdfast.flow.release_quarantined import Released, release_all, release_some
 from holdfast.json_format import json_of
 from holdfast.lifecycle.job import JobId
 from holdfast.ports import Quarantine, Store
 from holdfast.views import instant as timestamp
+
+ID_DIGITS = 32
+SEARCHED = 100_000
+"""Jobs set aside that are searched for one whose id starts with some digits."""
 
 quarantine_app = typer.Typer(
     help="Damaged jobs that were set aside: not claimed, not swept.", no_args_is_help=True
@@ -50,7 +56,7 @@ def list_(
     if as_json:
         jobs = [
             {
-                "job": str(one.id),
+                "internal_id": str(one.id),
                 "since": json_of(timestamp(one.since)),
                 "reason": one.reason,
             }
@@ -69,7 +75,8 @@ def list_(
 @quarantine_app.command("release")
 def release(
     jobs: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Internal ids of the jobs.")
+        list[str] | None,
+        typer.Argument(metavar="[ID]...", help="Internal ids of the jobs, or their first digits."),
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -83,10 +90,12 @@ def release(
     """
     if bool(jobs) == all_of_them:
         raise typer.BadParameter("name the jobs to release, or use --all")
-    ids = [_id(text) for text in jobs or []]
+    starts = [_digits(text) for text in jobs or []]
 
     async def work(store: Store) -> Released:
-        return await (release_all(store) if all_of_them else release_some(store, ids))
+        if all_of_them:
+            return await release_all(store)
+        return await release_some(store, [await _set_aside(store, one) for one in starts])
 
     done = run(with_store(url, work))
     if as_json:
@@ -100,8 +109,23 @@ def release(
         raise typer.Exit(FOUND_PROBLEMS)
 
 
-def _id(text: str) -> JobId:
-    try:
-        return JobId(UUID(text))
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is not an internal job id (a UUID)") from error
+def _digits(text: str) -> str:
+    digits = text.replace("-", "").lower()
+    if not _PREFIX.fullmatch(digits):
+        raise typer.BadParameter(f"{text!r} is not an internal job id, nor the start of one")
+    return digits
+
+
+_PREFIX = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
+
+
+async def _set_aside(store: Store, digits: str) -> JobId:
+    """Return the id of the job that is set aside and whose id starts with these digits."""
+    if len(digits) == ID_DIGITS:
+        return JobId(UUID(digits))
+    jobs = (await store.quarantined(limit=SEARCHED)).jobs
+    found = [one.id for one in jobs if one.id.hex.startswith(digits)]
+    if len(found) != 1:
+        which = "several jobs'" if found else "no job's"
+        raise BadData(f"{which} id among those set aside starts with {digits}")
+    return found[0]

@@ -42,12 +42,15 @@ from holdfast.errors import (
     StoreUnavailable,
     Unauthorized,
 )
+from holdfast.json_format import json_of
+from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.payload import check_text
 from holdfast.local import LocalOperations
 from holdfast.operations import Operations
 from holdfast.ports import Store
 from holdfast.services.session import Session
 from holdfast.tokens import TokenDesk, TokenOperations
+from holdfast.views import JobView
 from holdfast.wiring import Address, make_store, opened, read_address
 
 log = logging.getLogger(__name__)
@@ -240,6 +243,11 @@ def check_there(address: Address) -> None:
 def print_json(value: Any) -> None:
     """Print for machines: one JSON object, no colours, no wrapping."""
     typer.echo(json.dumps(value))
+
+
+def print_job(job: Job, **more: Any) -> None:
+    """Print a job for machines, as HTTP answers with it, and what else is to be known."""
+    print_json(json_of(JobView.of(job)) | more)
 
 
 @contextmanager

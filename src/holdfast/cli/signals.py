@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.asking import JobName, Tenant, find_job
-from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_operations
+from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_job, run, with_operations
 from holdfast.cli.showing import plain, say
 from holdfast.errors import BadData
 from holdfast.lifecycle.job import Job
@@ -101,15 +101,7 @@ def _result(happened: bool | None, result: str | None) -> Any:
 def _told(job: Job, name: str, as_json: bool) -> None:
     kept = sum(one.name == name for one in job.signals)
     if as_json:
-        print_json(
-            {
-                "job": job.public_id,
-                "internal_id": str(job.id),
-                "state": job.state,
-                "signal": name,
-                "kept": kept,
-            }
-        )
+        print_job(job, signal=name, kept=kept)
     elif kept:
         then = f"kept until it waits for it ({kept} of that name)"
         say(out, f"job {plain(job.public_id)} is {job.state}: {plain(name)} is {then}")

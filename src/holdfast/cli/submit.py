@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from msgspec import Raw
+from msgspec.structs import replace
 
-from holdfast.cli.asking import Tenant, read_moment
+from holdfast.cli.asking import Tenant, find_job, read_moment
 from holdfast.cli.running import (
     DEFAULT_URL,
     FOUND_PROBLEMS,
@@ -74,7 +75,10 @@ DedupeKey = Annotated[
 Unique = Annotated[
     bool, typer.Option("--unique-live", help="The dedupe key holds only until the job ends.")
 ]
-Parent = Annotated[str | None, typer.Option("--parent", help="The job that it is a child of.")]
+Parent = Annotated[
+    str | None,
+    typer.Option("--parent", help="The job that it is a child of, or the first digits of its id."),
+]
 Correlation = Annotated[
     str | None, typer.Option("--correlation", help="What its events are looked up by.")
 ]
@@ -143,7 +147,8 @@ def submit_job(
         wait_seconds = _seconds(wait)
 
     async def work(operations: Operations) -> Submitted:
-        [answer] = await operations.submit([wanted])
+        found = None if parent is None else str(await find_job(operations, parent))
+        [answer] = await operations.submit([replace(wanted, parent=found)])
         if isinstance(answer, HoldfastError):
             raise answer
         return answer
@@ -214,8 +219,7 @@ def _priority(word: str | None) -> Any:
 
 def _as_data(made: Submitted, outcome: Outcome | None) -> dict[str, Any]:
     told = {
-        "job": made.job.public_id,
-        "id": made.job.public_id,
+        "job_id": made.job.public_id,
         "internal_id": str(made.job.id),
         "created": made.created,
         "state": made.job.state.value if outcome is None else outcome.state.value,

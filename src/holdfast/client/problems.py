@@ -25,7 +25,7 @@ def error_of(problem: Problem, retry_in: float = 1.0) -> e.HoldfastError:
     if problem.code == e.RateLimited.code:
         return e.RateLimited(problem.detail, retry_in=retry_in)
     kind = _KINDS.get(problem.code) or _by_status(problem.status)
-    job = None if problem.job is UNSET else problem.job
+    job = None if problem.job_id is UNSET else problem.job_id
     field = None if problem.field is UNSET else problem.field
     return kind(_text(problem), code=problem.code, job_id=job, field=field)
 

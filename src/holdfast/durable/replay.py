@@ -38,13 +38,11 @@ from holdfast.errors import (
     WaitTimeout,
 )
 from holdfast.lifecycle.family import groups, named_children, wait_name
-from holdfast.lifecycle.job import RESERVED
+from holdfast.lifecycle.job import RESERVED, SLEEP
 from holdfast.lifecycle.payload import check_text, decode_body
 from holdfast.lifecycle.signals import ANY, any_of
 from holdfast.lifecycle.times import HORIZON, LONGEST_SPAN, seconds
 
-SLEEP = RESERVED + "sleep"
-"""What a sleeping job waits for: nobody can send it."""
 NAME_LIMIT = 200
 ANY_LIMIT = 900
 """Characters of all names that one wait may be for."""

@@ -22,7 +22,8 @@ from holdfast.ports import LedgerEntry, Store
 class Anchored(Struct, frozen=True):
     """A job's last sealed event, but for heartbeats, which may be dropped."""
 
-    job: UUID
+    internal_id: UUID
+    """The job's."""
     rev: int
     seal: str
     """In hexadecimal."""
@@ -57,9 +58,9 @@ def read_anchors(lines: Iterable[str]) -> Iterator[Anchored]:
             one = msgspec.json.decode(line, type=Anchored)
         except msgspec.MsgspecError as error:
             raise BadData(f"line {number} of the anchor cannot be read: {error}") from error
-        if one.job <= before:
-            raise BadData(f"line {number} of the anchor is out of order: {one.job}")
-        before = one.job
+        if one.internal_id <= before:
+            raise BadData(f"line {number} of the anchor is out of order: {one.internal_id}")
+        before = one.internal_id
         yield one
 
 
@@ -76,7 +77,7 @@ class AnchorCheck:
         """Compare one job; also tells of anchored jobs before it that are missing."""
         problems = await self._missing(entry.id)
         one = self._next
-        if one is not None and one.job == entry.id:
+        if one is not None and one.internal_id == entry.id:
             self._next = next(self._anchored, None)
             if not entry.purged and not _holds(entry, one):
                 text = f"was anchored at rev {one.rev} with another seal: its history was changed"
@@ -89,11 +90,11 @@ class AnchorCheck:
 
     async def _missing(self, before: UUID) -> list[tuple[JobId, str]]:
         problems = []
-        while (one := self._next) is not None and one.job < before:
-            [purged] = await self._store.purged([JobId(one.job)])
+        while (one := self._next) is not None and one.internal_id < before:
+            [purged] = await self._store.purged([JobId(one.internal_id)])
             if purged is None:
                 text = "was anchored, and is neither in the ledger nor was it purged"
-                problems.append((JobId(one.job), text))
+                problems.append((JobId(one.internal_id), text))
             self._next = next(self._anchored, None)
         return problems
 

@@ -12,7 +12,9 @@ from holdfast.errors import Refused
 from holdfast.flow.missing import missing
 from holdfast.lifecycle.job import Job, JobId, LoggedEvent
 from holdfast.lifecycle.payload import decode_body
+from holdfast.lifecycle.policy import POLICY_SPANS
 from holdfast.ports import Jobs, Store
+from holdfast.spans import span_text
 
 PAGE = 1000
 """How many events are read at once."""
@@ -133,8 +135,17 @@ def complete(event: LoggedEvent, first: LoggedEvent) -> ReadEvent:
         attempt=event.attempt,
         request_id=event.request_id,
         rev=event.rev,
-        facts=msgspec.to_builtins(event.facts) | _labels(event),
+        facts=shown_facts(event) | _labels(event),
     )
+
+
+def shown_facts(event: LoggedEvent) -> dict[str, Any]:
+    """Return an event's facts as they are shown, a policy's spans with their unit."""
+    shown: dict[str, Any] = msgspec.to_builtins(event.facts)
+    for name, one in shown.get("policy", {}).items():
+        if name in POLICY_SPANS and one is not None:
+            shown["policy"][name] = span_text(one)
+    return shown
 
 
 def _labels(event: LoggedEvent) -> dict[str, Any]:

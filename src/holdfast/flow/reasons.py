@@ -11,7 +11,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from holdfast.flow.phrases import colon, count, span, when
-from holdfast.lifecycle.job import MISMATCH, RESOLVE
+from holdfast.lifecycle.job import MISMATCH, RESOLVE, SLEEP, JobId
 from holdfast.lifecycle.signals import signals_of
 from holdfast.lifecycle.states import Cancel, Letter, State
 from holdfast.lifecycle.times import SECOND
@@ -64,6 +64,7 @@ class Hold(Struct, frozen=True, kw_only=True):
 class Child(Struct, frozen=True, kw_only=True):
     """A child that has not ended."""
 
+    id: JobId
     job_id: str
     task: str
     state: State
@@ -439,14 +440,18 @@ class Waiting(Because, frozen=True, kw_only=True, tag="waiting"):
         """Tell what for."""
         since = "" if self.since is None else f" since {when(self.since, now)}"
         until = "without a limit" if self.until is None else f"until {when(self.until, now)}"
-        return f"waits for {_signals(self.signal)}{since}, {until}"
+        what = "its sleep to end" if self.signal == SLEEP else _signals(self.signal)
+        return f"waits for {what}{since}, {until}"
 
     def advise(self, job_id: str) -> str | None:
         """Name the command."""
         if self.signal.startswith(RESOLVE):
             resolve = _command("resolve", job_id, self.signal.removeprefix(RESOLVE))
             return f"find out if it took effect, then: {resolve} --happened or --not-happened"
-        return _command("signal", job_id, self.signal)
+        if self.signal == SLEEP:
+            return None
+        names = sorted(signals_of(self.signal))
+        return ", or: ".join(_command("signal", job_id, name) for name in names)
 
 
 class StepsDiffer(Because, frozen=True, kw_only=True, tag="step_mismatch"):
@@ -512,8 +517,8 @@ class WaitsForChildren(Because, frozen=True, kw_only=True, tag="waits_for_childr
 class Quarantined(Because, frozen=True, kw_only=True, tag="quarantined"):
     """It is damaged, and set aside: not claimed and not swept until it is repaired and released."""
 
-    id: str
-    """The internal id, which the commands of the quarantine take."""
+    internal_id: JobId
+    """What the commands of the quarantine take."""
     since: int
     damage: str
 
@@ -528,7 +533,7 @@ class Quarantined(Because, frozen=True, kw_only=True, tag="quarantined"):
         """Name the commands that look, repair and release."""
         return (
             "look with `holdfast verify`, repair it (`holdfast rebuild --yes` restores a row from "
-            f"its events), then: {_command('quarantine', 'release', self.id)}"
+            f"its events), then: {_command('quarantine', 'release', str(self.internal_id))}"
         )
 
 

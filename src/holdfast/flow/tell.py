@@ -36,7 +36,8 @@ class Errand(Struct, frozen=True, kw_only=True):
     """What a job is asked that delivers a message: whom to tell of which event."""
 
     webhook: str
-    job: str
+    internal_id: str
+    """The job's."""
     rev: int
 
 
@@ -106,7 +107,7 @@ def is_ending(event: LoggedEvent) -> bool:
 
 
 def _job(job: Job, event: LoggedEvent, hook: Webhook, actor: Actor, route: Route) -> NewJob:
-    errand = Errand(webhook=hook.id, job=str(job.id), rev=event.rev)
+    errand = Errand(webhook=hook.id, internal_id=str(job.id), rev=event.rev)
     submission = Submission(
         id=mint_id(),
         task=route.task,

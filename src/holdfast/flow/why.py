@@ -178,7 +178,7 @@ async def why(store: Store, id: JobId, *, tenant: str | None = None) -> Why:
 async def _quarantined(store: Store, id: JobId) -> list[Reason]:
     page = await store.quarantined(after=JobId(UUID(int=id.int - 1)), limit=1)
     return [
-        Quarantined(id=str(id), since=one.since, damage=one.reason)
+        Quarantined(internal_id=id, since=one.since, damage=one.reason)
         for one in page.jobs
         if one.id == id
     ]
@@ -329,7 +329,10 @@ async def _parked(store: Store, look: Look) -> list[Reason]:
     live = await awaited(store, job, limit=CHILDREN + 1)
     if not live:
         return [_overdue("children", None)]
-    shown = [Child(job_id=one.public_id, task=one.task, state=one.state) for one in live[:SHOWN]]
+    shown = [
+        Child(id=one.id, job_id=one.public_id, task=one.task, state=one.state)
+        for one in live[:SHOWN]
+    ]
     return [
         WaitsForChildren(
             live=min(len(live), CHILDREN),

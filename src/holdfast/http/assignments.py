@@ -14,13 +14,12 @@ from holdfast.context import TRACEPARENT, Token
 from holdfast.durable.failures import Failure
 from holdfast.durable.messages import Entry
 from holdfast.durable.records import recorded_entries
-from holdfast.durable.replay import SLEEP
 from holdfast.errors import LeaseConflictError, NoSuchJob, PermanentError, Refused
 from holdfast.flow.finish import after_error
 from holdfast.flow.perform import perform
 from holdfast.http.words import Trouble
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Actor, Created, JobId
+from holdfast.lifecycle.job import SLEEP, Actor, Created, JobId
 from holdfast.lifecycle.linked import first_job
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.lifecycle.states import Priority, Role
@@ -37,10 +36,10 @@ log = logging.getLogger(__name__)
 class Assignment(Struct, frozen=True, kw_only=True):
     """A job that was claimed: what to do, and within what time."""
 
-    job: UUID
-    """What reports call it."""
     id: str
-    """What people call it: the id its submitter gave, else the same."""
+    """The id its submitter gave, else the internal one."""
+    internal_id: UUID
+    """What reports name it by."""
     attempt: int
     token: str
     """For resources outside, which can refuse whatever carries an older one: job/epoch/attempt."""
@@ -116,7 +115,7 @@ async def assign(
             return None
     job, made, policy = claimed.job, claimed.created, claimed.job.policy
     return Assignment(
-        job=job.id,
+        internal_id=job.id,
         id=job.public_id,
         attempt=job.attempt,
         token=str(Token(job.public_id, job.epoch or 1, job.attempt)),

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 import msgspec
 from msgspec import Struct
 
+from holdfast.flow.history import shown_facts
 from holdfast.json_format import instant
 from holdfast.lifecycle.job import Created, Job, JobId, LoggedEvent
 from holdfast.lifecycle.states import EventType
@@ -271,7 +272,7 @@ def _told(event: LoggedEvent, whose: Whose) -> FeedEvent:
         cause=event.reason or event.facts.error_code,
         request_id=event.request_id,
         correlation_id=event.correlation_id,
-        facts=msgspec.to_builtins(event.facts),
+        facts=shown_facts(event),
     )
 
 

@@ -27,6 +27,7 @@ async def get_logs(
     limit: Annotated[int, Query(ge=1, le=LOG_LINES)] = LOG_LINES,
 ) -> Response:
     """Read what a job's handler said by `ctx.log`; the newest thousand lines are kept."""
-    id_ = (await ask.jobs.get(job)).id
-    lines = await ask.jobs.logs(id_, after=after, limit=limit)
-    return answer(Log(internal_id=id_, lines=[LogView.of(line) for line in lines]))
+    record = await ask.jobs.get(job)
+    lines = await ask.jobs.logs(record.id, after=after, limit=limit)
+    shown = [LogView.of(line) for line in lines]
+    return answer(Log(job_id=record.public_id, internal_id=record.id, lines=shown))

@@ -136,7 +136,7 @@ def problem_of(error: e.HoldfastError, request_id: str, place: str | None = None
         detail=str(error) or verdict.title,
         advice=verdict.advice,
         request_id=request_id,
-        job=UNSET if error.job_id is None else error.job_id,
+        job_id=UNSET if error.job_id is None else error.job_id,
         field=_path(error.field, place),
     )
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from msgspec import Meta, Raw, Struct, field
 
 from holdfast.durable.failures import told
-from holdfast.durable.replay import NAME_LIMIT, SLEEP
+from holdfast.durable.replay import NAME_LIMIT
 from holdfast.errors import (
     BadData,
     ErrorReport,
@@ -25,7 +25,7 @@ from holdfast.flow.finish import after_error, after_timeout, error_body
 from holdfast.flow.reports import MESSAGE_LIMIT, TRACEBACK_LIMIT, TYPE_LIMIT, writable
 from holdfast.identity import jitter
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import MISMATCH, RESERVED, LoggedEvent
+from holdfast.lifecycle.job import MISMATCH, RESERVED, SLEEP, LoggedEvent
 from holdfast.lifecycle.payload import Body, check_body, check_text, digest
 from holdfast.lifecycle.states import EventType, State
 from holdfast.lifecycle.times import After, seconds
@@ -44,8 +44,8 @@ class Saying(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
     adds: ClassVar[bool] = False
     completes: ClassVar[bool] = False
 
-    job: UUID
-    """Its `internal_id`."""
+    internal_id: UUID
+    """The job's."""
     attempt: Annotated[int, Meta(ge=1)]
 
     @property

@@ -137,7 +137,8 @@ class Recalling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which attempt wants to know what earlier ones did."""
 
     session: str
-    job: UUID
+    internal_id: UUID
+    """The job's."""
     attempt: Annotated[int, Meta(ge=1)]
 
 
@@ -150,7 +151,8 @@ class Records(Struct, frozen=True, kw_only=True):
 class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A line of an attempt's log. What is too long is cut."""
 
-    job: UUID
+    internal_id: UUID
+    """The job's."""
     attempt: Annotated[int, Meta(ge=1)]
     message: str
     level: Literal["debug", "info", "warning", "error", "critical"] = "info"
@@ -158,7 +160,7 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def entry(self, now: int) -> LogEntry:
         """Give it as it is kept."""
         return LogEntry(
-            id=JobId(self.job),
+            id=JobId(self.internal_id),
             attempt=self.attempt,
             at=now,
             level=getLevelNamesMapping()[self.level.upper()],
@@ -189,7 +191,8 @@ class Reporting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Answered(Struct, frozen=True, kw_only=True):
     """What became of one report."""
 
-    job: UUID
+    internal_id: UUID
+    """The job's."""
     attempt: int
     accepted: bool
     held: bool
@@ -292,7 +295,7 @@ async def keep_lines(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     if len(said.lines) > LINES_LIMIT:
         raise TooLarge(f"{len(said.lines):,} lines; the limit is {LINES_LIMIT:,}")
     owner, store = _own(ask, said.session), ask.house.session.store
-    jobs = await _known(ask, [JobId(line.job) for line in said.lines])
+    jobs = await _known(ask, [JobId(line.internal_id) for line in said.lines])
     now = (await store.clock()).now
     kept = [
         line.entry(now)
@@ -309,9 +312,9 @@ async def recall_steps(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
     """Read what earlier attempts of a job recorded: steps not to be done again, ended waits."""
     wanted = await ask.body(Recalling)
     actor = Actor(Role.OWNER, _own(ask, wanted.session), wanted.attempt)
-    [job] = await _known(ask, [JobId(wanted.job)])
+    [job] = await _known(ask, [JobId(wanted.internal_id)])
     if job is None or not is_owner(job, actor):
-        raise NoSuchJob(f"no job {wanted.job}", job_id=str(wanted.job))
+        raise NoSuchJob(f"no job {wanted.internal_id}", job_id=str(wanted.internal_id))
     return answer(Records(steps=await recorded(ask.house.session.store, job.id)))
 
 
@@ -323,7 +326,7 @@ async def report_jobs(ask: Annotated[Ask, asking(Scope.WORK)]) -> Response:
         raise TooLarge(f"{len(said.reports):,} reports; the limit is {REPORTS_LIMIT:,}")
     owner, house = _own(ask, said.session), ask.house.session
     await house.attendance.note(owner)
-    reports = [Report(JobId(word.job), word.attempt, word) for word in said.reports]
+    reports = [Report(JobId(word.internal_id), word.attempt, word) for word in said.reports]
     jobs = await _known(ask, [report.job for report in reports])
     heard = await hear(house.store, owner, reports, jobs)
     told = [
@@ -397,7 +400,7 @@ async def _answered(ask: Ask, actor: Actor, id_: JobId, heard: Heard) -> Answere
         text = f"job {id_} is not held by this session as attempt {actor.attempt}"
         error = LeaseConflictError(text, job_id=str(id_))
     return Answered(
-        job=id_,
+        internal_id=id_,
         attempt=actor.attempt or 0,
         accepted=error is None,
         held=held,

@@ -51,6 +51,11 @@ class Policy(Struct, frozen=True, kw_only=True, cache_hash=True):
 
 
 DEFAULT_POLICY = Policy()
+POLICY_SPANS = (
+    *("backoff_first", "backoff_max", "lease", "heartbeat"),
+    *("start_timeout", "timeout", "host_recovery"),
+)
+"""The fields that are spans."""
 ATTEMPTS_LIMIT = 1_000_000
 SPAN_LIMIT = 10 * 365 * 24 * 3600 * SECOND
 LEASE_BOUNDS = (30 * SECOND, 120 * SECOND)

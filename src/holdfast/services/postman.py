@@ -165,9 +165,12 @@ class Delivery:
         self._store = store
         self._outside = outside
 
-    async def deliver(self, ctx: Context, webhook: str, job: str, rev: int) -> dict[str, Any]:
+    async def deliver(
+        self, ctx: Context, webhook: str, internal_id: str, rev: int
+    ) -> dict[str, Any]:
         """Send a webhook's message; return what the receiver answered."""
-        return await self.send(Errand(webhook=webhook, job=job, rev=rev), ctx.job.tenant)
+        errand = Errand(webhook=webhook, internal_id=internal_id, rev=rev)
+        return await self.send(errand, ctx.job.tenant)
 
     async def send(self, errand: Errand, tenant: str) -> dict[str, Any]:
         """Send the message that a delivery job of `tenant` carries.
@@ -197,15 +200,15 @@ class Delivery:
 
     async def _ending(self, errand: Errand, tenant: str) -> tuple[Job, LoggedEvent]:
         try:
-            id_ = JobId(UUID(errand.job))
+            id_ = JobId(UUID(errand.internal_id))
         except ValueError as error:
-            raise PermanentError(f"{errand.job!r} is no job's internal id") from error
+            raise PermanentError(f"{errand.internal_id!r} is no job's internal id") from error
         [job] = await self._store.get([id_])
         events = await self._store.events(id_, after=errand.rev - 1, limit=1)
         # Another tenant's job is answered like one that does not exist: the caller reads this.
         foreign = job is None or job.tenant != tenant
         if job is None or foreign or not events or not is_ending(events[0]):
-            raise PermanentError(f"job {errand.job} did not end at revision {errand.rev}")
+            raise PermanentError(f"job {errand.internal_id} did not end at revision {errand.rev}")
         return job, events[0]
 
 

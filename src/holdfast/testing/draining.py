@@ -13,13 +13,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from holdfast.durable.replay import SLEEP
 from holdfast.errors import Refused
 from holdfast.flow.perform import perform
 from holdfast.flow.why import Why, why
 from holdfast.identity import mint_request
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import ELSEWHERE, Actor, Job, JobId
+from holdfast.lifecycle.job import ELSEWHERE, SLEEP, Actor, Job, JobId
 from holdfast.lifecycle.states import CLAIMABLE, LIVE, OWNED, Role, State
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports import ClaimRequest, Query, Store

@@ -103,3 +103,13 @@ async def test_a_tenants_list_tells_nothing_of_how_much_others_have(
     for tenant, job in zip(TENANTS, mine, strict=True):
         found = [] if "error_code" in filters else [job["id"]]
         assert await listed(call(f"viewer@{tenant}"), state="queued", **filters) == (found, None)
+
+
+async def test_a_label_that_could_not_be_filtered_by_is_refused(http: httpx.AsyncClient) -> None:
+    wanted = {"task": "t", "job_id": "odd", "labels": {"a=b": "c"}}
+    refused = await http.post("/v1/jobs", json=wanted)
+    assert (refused.status_code, refused.json()["field"]) == (422, "$.labels")
+    made = await http.post("/v1/jobs", json=wanted | {"labels": {"a": "b=c"}})
+    assert made.status_code == 201
+    found = (await http.get("/v1/jobs", params={"label": "a=b=c"})).json()["jobs"]
+    assert [job["id"] for job in found] == ["odd"]

@@ -206,6 +206,7 @@ BAD_LABELS: list[Any] = [
     pytest.param({1: "a"}, "a key of labels must be text", id="number as a key"),
     pytest.param({"": "a"}, "a key of labels must not be empty", id="empty key"),
     pytest.param({"k" * 201: "a"}, "a key of labels has 201 characters", id="long key"),
+    pytest.param({"a=b": "c"}, "a key of labels must not contain '='", id="= in a key"),
     pytest.param({"a": 1}, "labels['a'] must be text, not int", id="number"),
     pytest.param({"a": None}, "labels['a'] must be text", id="nothing"),
     pytest.param({"a": "\0"}, "labels['a'] holds a NUL", id="NUL"),

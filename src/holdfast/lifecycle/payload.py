@@ -126,7 +126,7 @@ def check_time(value: Any, what: str) -> Time:
 
 
 def check_labels(labels: Any, what: str = "labels") -> dict[str, str]:
-    """Check a small mapping of text to text."""
+    """Check a small mapping of text to text. Names have no `=`: filters are written NAME=TEXT."""
     if not isinstance(labels, Mapping):
         raise BadData(f"{what} must be a mapping, not {type(labels).__name__}")
     checked = {
@@ -135,6 +135,9 @@ def check_labels(labels: Any, what: str = "labels") -> dict[str, str]:
         )
         for key, value in labels.items()
     }
+    for key in checked:
+        if "=" in key:
+            raise BadData(f"a key of {what} must not contain '=': {key!r}")
     size = sum(len(key) + len(value) for key, value in checked.items())
     if size > LABELS_LIMIT:
         raise BadData(f"{what} hold {size:,} characters; the limit is {LABELS_LIMIT:,}")

@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.cli.live import jobs_table
+from holdfast.cli.progress import Reports
 from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS
 from holdfast.cli.watch import Look, _look, _look_again
 from holdfast.errors import StoreUnavailable
@@ -115,7 +116,7 @@ class OfOneTenant:
 
 
 async def test_a_look_counts_the_jobs_of_the_queue_and_the_live_workers() -> None:
-    look = await _look(cast(Operations, OfOneTenant()), (), Query(queue="post"))
+    look = await _look(cast(Operations, OfOneTenant()), (), Query(queue="post"), Reports())
     assert look == Look(now=7, jobs=[], counts={State.QUEUED: 2}, workers=0)
 
 

@@ -5,19 +5,25 @@ Every cell is made harmless before it is drawn, see `showing`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeAlias
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli.progress import progress_text
 from holdfast.cli.showing import short
-from holdfast.flow.phrases import span
+from holdfast.flow.phrases import span, wait_text
 from holdfast.lifecycle.job import Job, JobId
 from holdfast.lifecycle.states import OWNED, State
+from holdfast.operations import Progress
 
-TITLES = ("JOB", "TASK", "STATE", "FOR", "TRY", "WORKER", "NOTE")
+TITLES = ("JOB", "TASK", "STATE", "FOR", "TRY", "PROGRESS", "WORKER", "NOTE")
 WHOLE = ("STATE", "FOR", "TRY")
+Reported: TypeAlias = Mapping[JobId, Progress]
+NO_REPORTS: Reported = MappingProxyType({})
 _STYLES = {
     State.CLAIMED: "cyan",
     State.RUNNING: "bold cyan",
@@ -33,26 +39,29 @@ _STYLES = {
 }
 
 
-def jobs_table(jobs: Iterable[Job], now: int) -> Table:
-    """Draw jobs as of a time of the store's clock."""
+def jobs_table(jobs: Iterable[Job], now: int, reports: Reported = NO_REPORTS) -> Table:
+    """Draw jobs as of a time of the store's clock, with a bar for those that reported progress."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in TITLES:
+    titles = [title for title in TITLES if reports or title != "PROGRESS"]
+    for title in titles:
         # Where the terminal is narrow the others give way: a column that may not wrap keeps its
         # width, and what is in them is cut all the same.
         table.add_column(title, no_wrap=title in WHOLE)
     for job in jobs:
-        row = (Text(cell, no_wrap=True, overflow="ellipsis") for cell in _cells(job, now))
+        cells = dict(zip(TITLES, _cells(job, now, reports.get(job.id)), strict=True))
+        row = (Text(cells[title], no_wrap=True, overflow="ellipsis") for title in titles)
         table.add_row(*row, style=_STYLES.get(job.state, ""))
     return table
 
 
-def _cells(job: Job, now: int) -> Sequence[str]:
+def _cells(job: Job, now: int, progress: Progress | None) -> Sequence[str]:
     return (
         short(job.public_id, 36),
         short(job.task, 24),
         job.state.value,
         span(max(0, now - _since(job))),
         str(job.attempt),
+        "" if progress is None else progress_text(progress, 24),
         short(job.owner, 32) if job.state in OWNED else "",
         note(job, now),
     )
@@ -75,7 +84,7 @@ def note(job: Job, now: int) -> str:
     if job.cancel_requested is not None and not job.terminal:
         said.append(f"{job.cancel_requested} cancel asked")
     if job.wait_for is not None:
-        said.append(f"waits for {short(job.wait_for, 30)}")
+        said.append(f"waits for {short(wait_text(job.wait_for), 30)}")
     if job.held_by:
         said.append(f"held by {short(', '.join(job.held_by), 30)}")
     if job.run_at is not None and job.run_at > now and not job.terminal:
@@ -92,17 +101,20 @@ class Changes:
         """Know of none."""
         self._known: dict[JobId, tuple[object, ...]] = {}
 
-    def of(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        """Pick those that stand otherwise than when they were last seen."""
+    def of(self, jobs: Iterable[Job], reports: Reported = NO_REPORTS) -> Iterator[Job]:
+        """Pick those that stand otherwise than when they were last seen, or are further."""
         for job in jobs:
-            stands = (job.state, job.attempt, job.cancel_requested, job.letter)
+            progress = reports.get(job.id)
+            rev = None if progress is None else progress.rev
+            stands = (job.state, job.attempt, job.cancel_requested, job.letter, rev)
             if self._known.get(job.id) != stands:
                 self._known[job.id] = stands
                 yield job
 
 
-def line(job: Job, now: int) -> str:
+def line(job: Job, now: int, progress: Progress | None = None) -> str:
     """Tell how a job stands in a line."""
+    parts = [short(job.public_id, 36), job.state.value, f"attempt {job.attempt}"]
+    parts += [] if progress is None else [progress_text(progress)]
     said = note(job, now)
-    stands = f"{short(job.public_id, 36)}  {job.state}  attempt {job.attempt}"
-    return f"{stands}  {said}" if said else stands
+    return "  ".join([*parts, said] if said else parts)

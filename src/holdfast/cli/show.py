@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from holdfast.cli.asking import JobName, Tenant, find_job
 from holdfast.cli.lineage import say_lineage
+from holdfast.cli.progress import progress_age, progress_text
 from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_operations
 from holdfast.cli.showing import (
     error_summary,
@@ -29,11 +30,13 @@ from holdfast.cli.showing import (
 )
 from holdfast.flow.history import ReadEvent
 from holdfast.flow.lineage import Lineage
+from holdfast.flow.phrases import wait_text
 from holdfast.json_format import json_of
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.linked import undone_by
 from holdfast.lifecycle.states import BEATS, OWNED, EventType, State
-from holdfast.operations import Operations
+from holdfast.messages import ProgressView
+from holdfast.operations import Operations, Progress
 from holdfast.views import JobView
 
 BODY_LENGTH = 500
@@ -63,20 +66,22 @@ def show_job(
         _show_tree(job, tenant, url, as_json=as_json)
         return
 
-    async def work(operations: Operations) -> tuple[Job, list[ReadEvent]]:
+    async def work(operations: Operations) -> tuple[Job, list[ReadEvent], int]:
         found = await operations.get(await find_job(operations, job))
-        return found, await operations.history(found.id)
+        return found, await operations.history(found.id), await operations.now()
 
-    record, log = run(with_operations(url, tenant, work))
+    record, log, now = run(with_operations(url, tenant, work))
     tries = attempts(log)
     shown = [event for event in log if event.type not in BEATS]
     shown = shown[max(0, len(shown) - events) :]
     if as_json:
-        print_json(json_of({"job": JobView.of(record), "attempts": tries, "events": shown}))
+        progress = ProgressView.of(_progress(log))
+        told = {"job": JobView.of(record), "progress": progress, "attempts": tries, "events": shown}
+        print_json(json_of(told))
         return
     _say_record(record, log[0])
     say_facts(out, _followers(record, log))
-    say_facts(out, _bodies(record, log))
+    say_facts(out, _bodies(record, log, now))
     _say_attempts(tries)
     _say_events(shown, len(log))
     _say_error(log)
@@ -130,7 +135,7 @@ def _say_record(job: Job, first: ReadEvent) -> None:
         out,
         [
             ("job", plain(job.public_id)),
-            ("id", internal),
+            ("internal id", internal),
             ("task", plain(job.task)),
             ("queue", f"{plain(job.queue)} ({job.priority})"),
             ("tenant", plain(job.tenant)),
@@ -142,7 +147,7 @@ def _say_record(job: Job, first: ReadEvent) -> None:
             ("lease until", "" if job.lease_expires_at is None else instant(job.lease_expires_at)),
             ("cancel asked", asked),
             ("held by", plain(", ".join(job.held_by))),
-            ("waits for", plain(job.wait_for)),
+            ("waits for", plain(wait_text(job.wait_for))),
             ("parent", "" if job.parent_id is None else f"{job.parent_id} ({job.link_kind})"),
             ("labels", plain(", ".join(_labels(first)))),
             ("correlation", plain(first.correlation_id)),
@@ -176,13 +181,23 @@ def _followers(job: Job, log: list[ReadEvent]) -> list[tuple[str, str]]:
     ]
 
 
-def _bodies(job: Job, log: list[ReadEvent]) -> Iterator[tuple[str, str]]:
+def _bodies(job: Job, log: list[ReadEvent], now: int) -> Iterator[tuple[str, str]]:
     """Tell what it was asked with, how far it is, and what came of it."""
     yield "arguments", _body(log[0])
-    if job.state in OWNED:
-        yield "progress", _body(_last(log, EventType.PROGRESSED))
+    progress = _progress(log)
+    if progress is not None and job.state is not State.SUCCEEDED:
+        text = progress_text(progress, BODY_LENGTH)
+        yield "progress", f"{text}  ({progress_age(progress, now)})"
     if job.state is State.SUCCEEDED:
         yield "result", _body(_last(log, EventType.SUCCEEDED))
+
+
+def _progress(log: list[ReadEvent]) -> Progress | None:
+    """Find the last report of its handler; that it cannot be killed is no such report."""
+    for event in reversed(log):
+        if event.type == EventType.PROGRESSED and "kill" not in event.facts:
+            return Progress(value=event.payload, at=event.ts, attempt=event.attempt, rev=event.rev)
+    return None
 
 
 def _last(log: list[ReadEvent], type: EventType) -> ReadEvent | None:
@@ -239,6 +254,8 @@ def _says(event: ReadEvent) -> Iterator[str]:
     if (step := facts.get("step")) is not None:
         use = facts.get("step_use")
         yield f"{step} #{use}" if use and use > 1 else str(step)
+    if (wait := facts.get("wait_for")) is not None:
+        yield f"for {wait_text(wait)}"
     for fact, phrase in _PHRASES:
         if (value := facts.get(fact)) is not None:
             yield phrase.format(value)
@@ -248,7 +265,6 @@ def _says(event: ReadEvent) -> Iterator[str]:
 
 
 _PHRASES = (
-    ("wait_for", "for {}"),
     ("signal", "{}"),
     ("held", "by {}"),
     ("unheld", "{}"),

@@ -30,7 +30,8 @@ from holdfast.cli.asking import (
     find_job,
     read_state,
 )
-from holdfast.cli.live import Changes, jobs_table, line
+from holdfast.cli.live import NO_REPORTS, Changes, Reported, jobs_table, line
+from holdfast.cli.progress import Reports
 from holdfast.cli.running import (
     DEFAULT_URL,
     FOUND_PROBLEMS,
@@ -38,7 +39,7 @@ from holdfast.cli.running import (
     Url,
     err,
     out,
-    print_json,
+    print_job,
     run,
     with_operations,
 )
@@ -48,9 +49,9 @@ from holdfast.flow.phrases import count
 from holdfast.json_format import json_of
 from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.states import LIVE, State
+from holdfast.messages import ProgressView
 from holdfast.operations import Operations
 from holdfast.ports import Query
-from holdfast.views import JobView
 
 ROWS_LEFT = 7
 """Lines of a terminal that are not for jobs."""
@@ -71,6 +72,8 @@ class Look(Struct, frozen=True, kw_only=True):
     counts: dict[State, int] = {}
     workers: int | None = None
     """How many live."""
+    reports: Reported = NO_REPORTS
+    """How far those are that reported it."""
     trouble: str | None = None
     """Why there is no newer look."""
 
@@ -107,7 +110,7 @@ def watch(
         check_texts(queue=queue, task=task)
         states = tuple(read_state(word) for word in state or ()) or tuple(LIVE if live else ())
         query = Query(states=states, queue=queue, task=task, limit=limit)
-        looking = partial(_look, operations, jobs or (), query)
+        looking = partial(_look, operations, jobs or (), query, Reports())
         with _showing(as_json) as show:
             look = await looking()
             show(look)
@@ -123,17 +126,22 @@ def watch(
         raise typer.Exit(FOUND_PROBLEMS)
 
 
-async def _look(operations: Operations, names: Sequence[str], query: Query) -> Look:
+async def _look(
+    operations: Operations, names: Sequence[str], query: Query, reports: Reports
+) -> Look:
     if names:
         found = [await operations.get(await find_job(operations, name)) for name in names]
-        return Look(now=await operations.now(), jobs=found)
+        told = await reports.read(operations, found)
+        return Look(now=await operations.now(), jobs=found, reports=told)
     counts: Counter[State] = Counter()
     for depth in await operations.queues():
         if query.queue in (None, depth.queue):
             counts.update(depth.jobs)
+    found = (await operations.find(query)).jobs
     return Look(
         now=await operations.now(),
-        jobs=(await operations.find(query)).jobs,
+        jobs=found,
+        reports=await reports.read(operations, found),
         counts=dict(counts),
         workers=await _live_workers(operations),
     )
@@ -160,11 +168,12 @@ def _showing(as_json: bool) -> Iterator[Callable[[Look], None]]:
     def tell(look: Look) -> None:
         if look.trouble is not None:
             say(err, f"no answer: {plain(look.trouble)}")
-        for job in changes.of(look.jobs):
+        for job in changes.of(look.jobs, look.reports):
+            progress = look.reports.get(job.id)
             if as_json:
-                print_json(json_of(JobView.of(job)))
+                print_job(job, progress=json_of(ProgressView.of(progress)))
             else:
-                say(out, f"{instant(look.now)}  {line(job, look.now)}")
+                say(out, f"{instant(look.now)}  {line(job, look.now, progress)}")
 
     if as_json or not out.is_terminal:
         yield tell
@@ -178,7 +187,7 @@ def _picture(look: Look) -> Group:
     parts: list[RenderableType] = [Text(_headline(look))]
     if look.trouble is not None:
         parts.append(Text(f"no answer: {plain(look.trouble)}", style="bold red"))
-    parts.append(jobs_table(shown, look.now))
+    parts.append(jobs_table(shown, look.now, look.reports))
     if left_out := len(look.jobs) - len(shown):
         parts.append(Text(f"… and {left_out:,} more"))
     return Group(*parts)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from holdfast.lifecycle.family import awaits_children
+from holdfast.lifecycle.job import ELSEWHERE, MISMATCH, RESOLVE, SLEEP
+from holdfast.lifecycle.signals import signals_of
 from holdfast.lifecycle.times import LAST_INSTANT, SECOND
 
 
@@ -35,3 +38,23 @@ def colon(text: str | None) -> str:
 def count(number: int, what: str) -> str:
     """Tell how many."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def wait_text(wait_for: str | None) -> str:
+    """Return what a parked job waits for, as people call it; empty if it does not wait."""
+    if wait_for is None:
+        return ""
+    if wait_for in _WAITS:
+        return _WAITS[wait_for]
+    if awaits_children(wait_for):
+        return "its children"
+    if wait_for.startswith(RESOLVE):
+        return f"word on step {wait_for.removeprefix(RESOLVE)}"
+    return " or ".join(sorted(signals_of(wait_for)))
+
+
+_WAITS = {
+    SLEEP: "its sleep to end",
+    MISMATCH: "code that has its recorded steps",
+    ELSEWHERE: "children of the job that it resumes",
+}

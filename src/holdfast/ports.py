@@ -602,7 +602,10 @@ class Store(Jobs, Protocol):
         """
 
     async def owned(self, owner: str) -> list[Job]:
-        """List what an owner holds, so that it can give back what it does not know of."""
+        """List what an owner holds, so that it can give back what it does not know of.
+
+        Not what is set aside: giving it back would be refused again and again.
+        """
 
     async def marked(self, *, limit: int = 500) -> list[Mark]:
         """List marks, the oldest first; several of one parent are several."""

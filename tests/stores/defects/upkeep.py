@@ -69,6 +69,14 @@ class ForgetsLeasesThatWereSetAside(Wrapped):
         return released
 
 
+class AsksForWhatIsSetAside(Wrapped):
+    caught_by = ("test_an_owner_is_not_asked_to_give_back_what_is_set_aside",)
+
+    async def owned(self, owner: str) -> list[Job]:
+        running = await self.jobs_in(State.RUNNING)
+        return [job for job in running if job.owner == owner]
+
+
 class CleansWhatIsSetAside(Wrapped):
     caught_by = ("test_a_job_that_is_set_aside_is_neither_cleaned_nor_purged_until_it_is_released",)
 
@@ -258,6 +266,7 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     ClaimsWhatIsSetAside,
     SweepsWhatIsSetAside,
     ForgetsLeasesThatWereSetAside,
+    AsksForWhatIsSetAside,
     CleansWhatIsSetAside,
     KeepsTheLastReason,
     PurgesWithoutAnEntry,

@@ -76,6 +76,15 @@ class Quarantining:
         assert (await stored(store, job.id)).state is State.SUCCEEDED
         await store.release_quarantined([job.id])
 
+    async def test_an_owner_is_not_asked_to_give_back_what_is_set_aside(self, store: Store) -> None:
+        bad, good = [await running_job(store) for _ in range(2)]
+        owner = owner_of(good).name
+        await store.quarantine([bad.id], reason="damaged")
+        assert [job.id for job in await store.owned(owner)] == [good.id]
+
+        await store.release_quarantined([bad.id])
+        assert {job.id for job in await store.owned(owner)} == {bad.id, good.id}
+
     async def test_what_is_set_aside_is_listed_by_id_with_its_first_reason(
         self, store: Store
     ) -> None:

@@ -13,7 +13,15 @@ from msgspec import Struct
 
 from holdfast.errors import JobBusy
 from holdfast.lifecycle.clock import ClockStep
-from holdfast.lifecycle.job import Change, Created, Job, JobId, LoggedEvent, NewJob
+from holdfast.lifecycle.job import (
+    PENDING_SIGNALS,
+    Change,
+    Created,
+    Job,
+    JobId,
+    LoggedEvent,
+    NewJob,
+)
 from holdfast.lifecycle.states import EventType, KeyKind, Letter, State
 from holdfast.lifecycle.terms import TaskTerms
 from holdfast.lifecycle.times import SECOND
@@ -49,16 +57,19 @@ SubmitOutcome: TypeAlias = Submitted | SubmitRefused
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How many names the jobs of one tenant may have, those of ended ones that are kept included.
+    """How many names the jobs of one tenant may have, and how many signals a job may keep.
 
-    A submit that brings one more is refused with `too_many_names`. Others are not refused for what
-    a tenant has already: a limit that was lowered keeps what there is.
+    Of names, those of ended jobs that are kept count, too. A submit that brings one more is refused
+    with `too_many_names`, a signal with `too_many_signals`. A limit that was lowered keeps what
+    there is.
     """
 
     queues: int = 1000
     """Names of queues."""
     needs: int = 100
     """Sets of needs."""
+    signals: int = PENDING_SIGNALS
+    """Signals of one job that no wait has consumed."""
 
 
 class Capacity(Struct, frozen=True):
@@ -483,8 +494,12 @@ class Jobs(Protocol):
         its lease has passed; `Lost(None)` where there is no such job.
         """
 
-    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        """Read jobs by internal id. Raises JobUnreadable if one of them is damaged."""
+    async def get(self, ids: Sequence[JobId], *, signals: bool = True) -> list[Job | None]:
+        """Read jobs by internal id. Raises JobUnreadable if one of them is damaged.
+
+        Without `signals`, pending signals are counted (`unread_signals`) and not read: at the same
+        cost however many there are. Such a record is enough to decide on a signal, not on a wait.
+        """
 
     async def events(
         self, id: JobId, *, after: int = 0, limit: int = 1000, max_bytes: int | None = None
@@ -653,7 +668,7 @@ class Store(Jobs, Protocol):
         """Fold the summaries' deltas; any number of sweeps may do so at once."""
 
     async def limits(self) -> Limits:
-        """Read how many names a tenant's jobs may have."""
+        """Read how many names a tenant's jobs may have, and how many signals a job may keep."""
 
     async def set_limits(self, limits: Limits) -> None:
         """Set it, for all processes; another one may take a second to notice."""
@@ -845,7 +860,7 @@ class Store(Jobs, Protocol):
     async def free_stray_keys(self) -> int:
         """Free the keys of ids of which nothing else is left, and tell how many it were.
 
-        Offline maintenance, like `rebuild`.
+        Pending signals of such ids are removed, too. Offline maintenance, like `rebuild`.
         """
 
     async def rebuild(

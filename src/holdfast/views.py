@@ -99,8 +99,10 @@ class JobView(Struct, frozen=True, kw_only=True):
     cancel_requested: Cancel | None
     wait_for: str | None
     signals: tuple[str, ...]
-    """Names of signals that no wait has consumed yet."""
+    """Names of signals that no wait has consumed; the answer to a signal may name that one only."""
     signal_revs: tuple[int, ...]
+    pending_signals: int
+    """How many signals no wait has consumed."""
     error_code: str | None
     exit_code: int | None
     letter: Letter | None
@@ -124,6 +126,7 @@ class JobView(Struct, frozen=True, kw_only=True):
             policy=PolicyView.of(job.policy),
             signals=tuple(one.name for one in job.signals),
             signal_revs=tuple(one.rev for one in job.signals),
+            pending_signals=job.pending_signals,
             **plain,
             **dates,
         )
@@ -140,6 +143,7 @@ class JobView(Struct, frozen=True, kw_only=True):
             needs=frozenset(self.needs),
             policy=self.policy.policy(),
             signals=tuple(Signal(name, rev) for name, rev in signals),
+            unread_signals=self.pending_signals - len(self.signals),
             **plain,
             **times,
         )
@@ -179,7 +183,7 @@ class LogView(Struct, frozen=True, kw_only=True):
         )
 
 
-_APART = ("id", "internal_id", "needs", "policy", "signals", "signal_revs")
+_APART = ("id", "internal_id", "needs", "policy", "signals", "signal_revs", "pending_signals")
 _TIMES = tuple(name for name in JobView.__struct_fields__ if name.endswith("_at"))
 _SAME = tuple(name for name in JobView.__struct_fields__ if name not in (*_APART, *_TIMES))
 

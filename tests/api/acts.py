@@ -54,12 +54,12 @@ class Watched:
             await self.after(jobs)
         return outcomes
 
-    async def get(self, ids: Sequence[Any]) -> Any:
+    async def get(self, ids: Sequence[Any], **wishes: Any) -> Any:
         """Count, and do as told."""
         self.looks.append(len(ids))
         if self.looking is not None:
             await self.looking(ids)
-        return await self._store.get(ids)
+        return await self._store.get(ids, **wishes)
 
     async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
         """Count, and do as told."""

@@ -150,7 +150,7 @@ async def test_whoever_waits_is_told_when_the_store_is_away(url: str) -> None:
     async with app:
         job = await greeter(app).submit("Ada")
 
-        async def away(ids: Any) -> Any:
+        async def away(ids: Any, **wishes: Any) -> Any:
             raise StoreUnavailable("away")
 
         store.get = away  # type: ignore[method-assign]

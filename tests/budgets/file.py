@@ -25,6 +25,8 @@ class Done(Struct):
     """Rows that were inserted, updated or deleted, by triggers too."""
     steps: int = 0
     """Instructions of SQLite's virtual machine, for statements that write."""
+    read_steps: int = 0
+    """The same for statements that only read."""
     scanned: int = 0
     """Rows that were read by going through a table from end to end."""
     syncs: int = 0
@@ -90,8 +92,11 @@ def watch(disk: CountingDisk, work: Callable[[], object]) -> Done:
         before = counted.get(event["id"], {}) if status[RUNS] > 1 else {}
         counted[event["id"]] = status
         done.scanned += status[SCANNED] - before.get(SCANNED, 0)
-        if not _only_reads(sql):
-            done.steps += status[STEPS] - before.get(STEPS, 0)
+        steps = status[STEPS] - before.get(STEPS, 0)
+        if _only_reads(sql):
+            done.read_steps += steps
+        else:
+            done.steps += steps
 
     def hook(connection: apsw.Connection) -> None:
         connection.trace_v2(apsw.SQLITE_TRACE_PROFILE, traced)

@@ -26,7 +26,7 @@ WHERE d.datname = '{}' AND s.query !~ 'pg_stat_reset' ORDER BY s.calls DESC
 """
 ROWS = """
 SELECT relname, n_tup_ins, n_tup_upd, n_tup_hot_upd, n_tup_del, pg_total_relation_size(relid),
-    coalesce(idx_scan, 0) + seq_scan
+    coalesce(idx_scan, 0) + seq_scan, coalesce(idx_tup_fetch, 0) + seq_tup_read
 FROM pg_stat_user_tables
 """
 POSITION = "SELECT pg_current_xact_id(), pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
@@ -42,6 +42,8 @@ class Rows(Struct, frozen=True):
     bytes: int
     looks: int
     """How often an index of it was entered, or all of it read."""
+    read: int
+    """How many rows that found."""
 
     @property
     def written(self) -> int:

@@ -131,10 +131,10 @@ class Unreadable:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+    async def get(self, ids: Sequence[JobId], **wishes: Any) -> list[Job | None]:
         if self._id in ids:
             raise ValueError("an unreadable row")
-        return await self._inner.get(ids)
+        return await self._inner.get(ids, **wishes)
 
     async def children(self, parents: Sequence[JobId], **wishes: Any) -> list[Job]:
         if self._id in parents:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from holdfast.errors import BadData
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import Change, Signal
+from holdfast.lifecycle.signals import any_of
 from holdfast.lifecycle.states import State
 from tests.lifecycle.factories import CONTROL, Life, life_in, refused
 
@@ -49,6 +50,46 @@ def test_the_signal_that_a_job_is_parked_on_reaches_it_also_when_it_keeps_too_ma
     assert isinstance(life.ask(c.SignalJob(actor=CONTROL, name=awaited)), Change)
     life.do(c.Resume(actor=CONTROL))
     assert len(life.record.signals) == LIMIT
+
+
+def test_one_of_the_signals_that_a_job_is_parked_on_reaches_it_when_it_keeps_too_many() -> None:
+    life = full()
+    life.do(c.Wait(actor=life.owner, signal=any_of(["yes", "no"])))
+    assert refused(life, c.SignalJob(actor=CONTROL, name="go")) == "too_many_signals"
+    life.do(c.SignalJob(actor=CONTROL, name="no"))
+    life.do(c.Resume(actor=CONTROL))
+    assert len(life.record.signals) == LIMIT
+
+
+def test_another_limit_than_the_usual_one_holds() -> None:
+    life = life_in(State.RUNNING)
+    life.do(c.SignalJob(actor=CONTROL, name="go", limit=1))
+    assert refused(life, c.SignalJob(actor=CONTROL, name="go", limit=1)) == "too_many_signals"
+    life.do(c.SignalJob(actor=CONTROL, name="go", limit=2))
+
+
+def test_signals_that_were_not_read_count() -> None:
+    life = full()
+    life.record = replace(life.record, signals=life.record.signals[500:], unread_signals=500)
+    assert refused(life, c.SignalJob(actor=CONTROL, name="go")) == "too_many_signals"
+    life.record = replace(life.record, unread_signals=0)
+    life.do(c.SignalJob(actor=CONTROL, name="go"))
+
+
+@pytest.mark.req("E5")
+def test_a_wait_is_not_decided_on_a_record_without_its_signals() -> None:
+    running = life_in(State.RUNNING)
+    running.record = replace(running.record, unread_signals=1)
+    for command in (
+        c.Wait(actor=running.owner, signal="go"),
+        c.Step(actor=running.owner, name="w", consumes="go"),
+    ):
+        assert refused(running, command) == "signals_unread"
+    waiting = life_in(State.WAITING)
+    waiting.record = replace(waiting.record, unread_signals=1)
+    assert refused(waiting, c.Resume(actor=CONTROL, as_of=2**60)) == "signals_unread"
+    # What does not look at them goes on.
+    running.do(c.Step(actor=running.owner, name="charge", body=b"1"))
 
 
 def test_what_holdfast_sends_itself_is_never_refused() -> None:

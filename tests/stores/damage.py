@@ -191,7 +191,6 @@ FIRST: dict[str, Any] = {
     "seal": b"x" * 32,
     "held_by": '["x"]',
     "late_results": '["1:x"]',
-    "signals": '[["x",1]]',
     "data": "{}",
     "body": "1",
 } | dict.fromkeys(

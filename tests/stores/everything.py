@@ -63,8 +63,19 @@ async def _write(store: Store) -> None:
     await store.commit(life)
     # Once more: it misses, and what became of it is looked up.
     await store.commit(life[:1])
+    await _signal(store)
     beating = await running_job(store)
     await store.commit(chain(beating, c.Heartbeat(actor=owner_of(beating))))
+
+
+async def _signal(store: Store) -> None:
+    job = await submit_one(store, queue="signalled")
+    await store.commit(chain(job, c.SignalJob(actor=CONTROL, name="go")))
+    await store.get([job.id], signals=False)
+    [claimed] = await claim(store, "signalled")
+    owner = owner_of(claimed.job)
+    wait = c.Step(actor=owner, name="go", consumes="go")
+    await store.commit(chain(claimed.job, c.Start(actor=owner), wait))
 
 
 async def _raise_a_family(store: Store) -> None:

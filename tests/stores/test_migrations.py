@@ -192,6 +192,9 @@ DIFFERENT_BLOCKS = {
     "only postgres has a standby to wait for": {"await_standby"},
     "only postgres has transactions beside each other that hold keys": {"key_holders"},
     "postgres only estimates": {"size_exactly"},
+    "postgres keeps and drops signals in the commit, and reads them after a claim": {
+        "add_signals", "drop_signals", "commit_signals", "claimed_signals",
+    },
     "sqlite does not remove its newest event, writes ids one by one": {"newest_event", "purge_id"},
     "postgres keeps summaries as deltas, also of what is purged": {"purge_counts"},
     "sqlite finds the end of a batch of keys before it frees any": {"stray_keys_bound"},

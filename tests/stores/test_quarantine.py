@@ -31,10 +31,10 @@ DAMAGE: dict[str, Sequence[Any]] = {
         "UPDATE events SET data = '{\"policy\":1' WHERE id = $1 AND rev = 1",
     ),
     "its first event's data is empty": ("UPDATE events SET data = NULL WHERE id = $1 AND rev = 1",),
-    "its signals are not JSON": ("UPDATE jobs SET signals = '[[\"go\"' WHERE id = $1",),
+    "it lacks signals that it counts": ("UPDATE jobs SET pending_signals = 2 WHERE id = $1",),
     "a stray event is ahead of it": (STRAY, EventType.HELD.code),
 }
-OF_ROWS = ("its policy is unknown", "its signals are not JSON")
+OF_ROWS = ("its policy is unknown", "it lacks signals that it counts")
 """Damage of the row itself, which whoever reads it meets."""
 
 

@@ -20,7 +20,7 @@ from tests.stores.ledgers import Ledger, assert_proven, make_ledger, postgres_st
 from tests.stores.raw import ENGINES, row_of
 from tests.stores.samples import populate
 
-KEPT = ("jobs", "keys")
+KEPT = ("jobs", "keys", "signals")
 """What is compared row by row; of claims and counts, what they say."""
 
 
@@ -61,7 +61,7 @@ async def test_an_emptied_projection_is_rebuilt_from_the_events_alone(
 ) -> None:
     async with ledger.store() as other:
         before = await hand.dump(KEPT), await held(other), await other.counts()
-    for table in ("jobs", "keys", "counts", "claims"):
+    for table in ("jobs", "keys", "signals", "counts", "claims"):
         await hand.rows(f"DELETE FROM {table}")
     assert await all_jobs(store) == []
 

@@ -36,6 +36,7 @@ async def _fill(store: Store) -> None:
     await store.move_cursor("feed", before=None, to=await store.tail_end())
 
 
+STRANGER = job_ids.mint()
 DAMAGE: dict[str, tuple[str, tuple[Any, ...], str]] = {
     "a pause nobody made": (
         "UPDATE queues SET paused_at = 1, paused_by = 'x' WHERE name = 'resumed'", (), "'resumed'",
@@ -47,6 +48,12 @@ DAMAGE: dict[str, tuple[str, tuple[Any, ...], str]] = {
     "a queue without entries": ("DELETE FROM queue_events WHERE queue = 'paused'", (), "'paused'"),
     "entries without a queue": ("DELETE FROM queues WHERE name = 'paused'", (), "'paused'"),
     "a mark of no job": ("INSERT INTO marks (id) VALUES ($1)", (job_ids.mint(),), "mark"),
+    "signals of no job": (
+        "INSERT INTO signals (id, rev, name) VALUES ($1, 2, 'x')", (STRANGER,), str(STRANGER),
+    ),
+    "signals of a job that counts none": (
+        "INSERT INTO signals (id, rev, name) SELECT id, 2, 'x' FROM jobs", (), "counts none",
+    ),
     "a token's queues": ("UPDATE tokens SET queues = '[\"a'", (), "token 't1'"),
     "a token's digest": ("UPDATE tokens SET digest = $1", (b"short",), "token 't1'"),
     "a token half revoked": ("UPDATE tokens SET revoked_at = 5", (), "token 't1'"),

@@ -55,9 +55,10 @@ def send_signal(
     async def work(operations: Operations) -> Job:
         body = check_body(payload.encode(errors="surrogatepass"), "--payload")
         check_text(name, "NAME")
-        return await operations.signal(
+        sent = await operations.signal(
             await find_job(operations, job), name, body, request_id=request_id
         )
+        return await _whole(operations, sent)
 
     _told(run(with_operations(url, tenant, work)), name, as_json)
 
@@ -81,9 +82,10 @@ def resolve_step(
     async def work(operations: Operations) -> Job:
         said = _result(happened, result)
         found = await find_job(operations, job)
-        return await operations.resolve(
+        sent = await operations.resolve(
             found, step, happened=bool(happened), result=said, force=force
         )
+        return await _whole(operations, sent)
 
     _told(run(with_operations(url, tenant, work)), f"resolve:{step}", as_json)
 
@@ -96,6 +98,11 @@ def _result(happened: bool | None, result: str | None) -> Any:
     if not happened:
         raise BadData("what did not happen has no --result")
     return decode_body(check_body(result.encode(errors="surrogatepass"), "--result"))
+
+
+async def _whole(operations: Operations, job: Job) -> Job:
+    """Read a job with all the signals it keeps, to count those of one name."""
+    return await operations.get(job.id) if job.unread_signals else job
 
 
 def _told(job: Job, name: str, as_json: bool) -> None:

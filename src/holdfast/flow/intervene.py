@@ -11,6 +11,7 @@ from holdfast.flow.harden import harden
 from holdfast.flow.perform import check_revision, perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import (
+    PENDING_SIGNALS,
     RECHECKS,
     RESERVED,
     RESOLVE,
@@ -21,6 +22,7 @@ from holdfast.lifecycle.job import (
     Refusal,
 )
 from holdfast.lifecycle.payload import check_text, encode_body
+from holdfast.lifecycle.signals import is_awaited
 from holdfast.lifecycle.states import OWNED
 from holdfast.lifecycle.states import Cancel as Mode
 from holdfast.lifecycle.times import Time
@@ -108,16 +110,18 @@ async def signal(
     name: str,
     body: bytes = b"null",
     *,
+    limit: int = PENDING_SIGNALS,
     request_id: str | None = None,
     expected_rev: int | None = None,
 ) -> Job:
     """Send a signal, and wake the job if it was waiting for it: in one commit.
 
-    In two, a death between them would leave a job waiting for what is there.
+    In two, a death between them would leave a job waiting for what is there. Of the signals that
+    are kept the record that comes back may have this one only: see `Job.unread_signals`.
     """
     with about("name"):
         check_text(name, "a signal's name", limit=SIGNAL_NAME)
-    command = c.SignalJob(actor=actor, name=name, body=body, request_id=request_id)
+    command = c.SignalJob(actor=actor, name=name, body=body, request_id=request_id, limit=limit)
     if name in RECHECKS:
         return await perform(
             store,
@@ -137,6 +141,7 @@ async def signal(
         command,
         expected_rev=expected_rev,
         follow=c.Resume(actor=actor),
+        needs_signals=lambda job: is_awaited(job, name),
     )
 
 
@@ -208,6 +213,7 @@ async def resolve(
     happened: bool,
     result: Any = None,
     force: bool = False,
+    limit: int = PENDING_SIGNALS,
     request_id: str | None = None,
     expected_rev: int | None = None,
 ) -> Job:
@@ -223,7 +229,14 @@ async def resolve(
         body = encode_body(said, f"the result of step {step!r}")
     if force:
         return await signal(
-            store, id, actor, name, body, request_id=request_id, expected_rev=expected_rev
+            store,
+            id,
+            actor,
+            name,
+            body,
+            limit=limit,
+            request_id=request_id,
+            expected_rev=expected_rev,
         )
     command = c.SignalJob(actor=actor, name=name, body=body, request_id=request_id)
     return await perform(

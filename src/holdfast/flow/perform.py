@@ -30,6 +30,12 @@ from holdfast.ports import Committed, Jobs, Lost, Rejected
 
 Choose: TypeAlias = Callable[[Job], Command | Refusal]
 """Returns the command to carry out on a job as it is now, or why none is."""
+Needs: TypeAlias = Callable[[Job], bool]
+"""Returns whether a job's pending signals have to be known to decide on it."""
+
+
+def _always(job: Job) -> bool:
+    return True
 
 
 async def perform(
@@ -40,18 +46,20 @@ async def perform(
     expected_rev: int | None = None,
     follow: Command | None = None,
     choose: Choose | None = None,
+    needs_signals: Needs = _always,
 ) -> Job:
     """Carry a command out, once, and return the record it led to.
 
     An `expected_rev` given by the caller is never rebased: if the job has moved on, it is told so.
     `follow` is carried out in the same commit, if the law allows it upon the first. `choose`
-    returns what to carry out instead of `command` on the record as it is then, or a refusal.
+    returns what to carry out instead of `command` on the record as it is then, or a refusal. The
+    record that is returned may lack pending signals where `needs_signals` returned False.
 
     Never refused because the job is merely busy: after `REBASES` lost compare-and-sets, or where
     another transaction keeps the job locked, it is decided and written under the job's lock.
     """
-    job = await _read(store, id)
     wish = _Wish(command, follow, choose)
+    job = await _read(store, id, needs_signals)
     if repeat := await _repeated(store, job, wish):
         return repeat
     check_revision(job, expected_rev)
@@ -145,8 +153,11 @@ async def _perform_locked(store: Jobs, job: Job, wish: _Wish, expected_rev: int 
         job = current
 
 
-async def _read(store: Jobs, id: JobId) -> Job:
-    job = (await store.get([id]))[0]
+async def _read(store: Jobs, id: JobId, needs_signals: Needs = _always) -> Job:
+    """Read a job; its pending signals, which may be many, only if they are needed."""
+    job = (await store.get([id], signals=needs_signals is _always))[0]
+    if job is not None and job.unread_signals and needs_signals(job):
+        job = (await store.get([id]))[0]
     if job is None:
         raise NoSuchJob(f"no job {id}", job_id=str(id))
     return job

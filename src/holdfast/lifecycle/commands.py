@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from holdfast.lifecycle.job import Actor, JobId, NewJob
+from holdfast.lifecycle.job import PENDING_SIGNALS, Actor, JobId, NewJob
 from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Cancel as CancelMode
 from holdfast.lifecycle.states import EventType, Operation
@@ -249,6 +249,8 @@ class SignalJob(Command, frozen=True, kw_only=True):
     operation = Operation.SIGNAL
     name: str
     body: bytes = b"null"
+    limit: int = PENDING_SIGNALS
+    """Refused if the job has as many pending signals, unless it waits for this one."""
 
 
 class LateResult(Command, frozen=True, kw_only=True):

@@ -17,7 +17,6 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import apply
 from holdfast.lifecycle.job import (
     NO_FACTS,
-    PENDING_SIGNALS,
     RESERVED,
     SIGNAL_NAME,
     UNCONFIRMED,
@@ -46,7 +45,7 @@ from holdfast.lifecycle.retry import (
     release_costs,
     stall_delay,
 )
-from holdfast.lifecycle.signals import oldest_signal
+from holdfast.lifecycle.signals import is_awaited, oldest_signal
 from holdfast.lifecycle.states import (
     OWNED,
     TERMINAL,
@@ -327,6 +326,8 @@ def _adopt(record: Draft, row: Row, command: c.Adopt) -> Decision:
 def _step(record: Draft, row: Row, command: c.Step) -> Decision:
     consumed = None
     if command.consumes is not None:
+        if record.unread_signals:
+            return _unread(record)
         consumed = oldest_signal(record, command.consumes)
         if consumed is None:
             return _refuse("no_signal", record, f"has no pending signal {command.consumes!r}")
@@ -354,6 +355,8 @@ def _progress(record: Draft, row: Row, command: c.Progress) -> Decision:
 
 
 def _wait(record: Draft, row: Row, command: c.Wait) -> Decision:
+    if record.unread_signals:
+        return _unread(record)
     if oldest_signal(record, command.signal) is not None:
         return _refuse("signal_pending", record, f"already has the signal {command.signal!r}")
     facts = Facts(wait_for=command.signal)
@@ -361,6 +364,8 @@ def _wait(record: Draft, row: Row, command: c.Wait) -> Decision:
 
 
 def _resume(record: Draft, row: Row, command: c.Resume) -> Decision:
+    if record.unread_signals:
+        return _unread(record)
     rev = oldest_signal(record, record.wait_for or "")
     if rev is not None:
         return _change(record, row, command, run_at=NOW, facts=Facts(consumed=rev))
@@ -530,9 +535,12 @@ def _signal(record: Draft, row: Row, command: c.SignalJob) -> Decision:
     own = command.name.startswith(RESERVED)
     check_text(command.name, "a signal's name", limit=TEXT_LIMIT if own else SIGNAL_NAME)
     # What the job is parked on is consumed in the same commit, and what Holdfast sends is few.
-    kept = not own and record.wait_for != command.name
-    if kept and len(record.signals) >= PENDING_SIGNALS:
-        text = f"has {len(record.signals):,} pending signals; send more once it has consumed some"
+    kept = not own and not is_awaited(record, command.name)
+    if kept and record.pending_signals >= command.limit:
+        text = (
+            f"has {record.pending_signals:,} pending signals; send more once it has consumed some, "
+            "or raise the limit: holdfast limits --signals N"
+        )
         return _refuse("too_many_signals", record, text)
     lease = record.lease_expires_at if record.state in OWNED else None
     facts = Facts(signal=command.name)
@@ -617,6 +625,12 @@ def _evidence(record: Draft, role: Role) -> str | None:
 
 def _refuse(code: str, record: Draft, text: str) -> Refusal:
     return Refusal(code=code, message=f"job {record.public_id} ({record.state}) {text}")
+
+
+def _unread(record: Draft) -> Refusal:
+    # What it waits for may be among those that were not read.
+    text = f"has {record.unread_signals:,} pending signals that were not read; read them first"
+    return _refuse("signals_unread", record, text)
 
 
 def _lost(record: Draft, actor: Actor) -> Refusal:

@@ -80,6 +80,9 @@ class Record(Struct, Generic[T_co], frozen=True, kw_only=True, gc=False):
     cancel_requested: Cancel | None = None
     wait_for: str | None = None
     signals: tuple[Signal, ...] = ()
+    """Signals that no wait has consumed, oldest first."""
+    unread_signals: int = 0
+    """How many more there are: a record may be read without them (`Jobs.get`)."""
     late_results: tuple[str, ...] = ()
     lost_owner: str | None = None
     """Who held it last, if that ownership was taken away: whether its run has ended, nobody knows.
@@ -99,6 +102,11 @@ class Record(Struct, Generic[T_co], frozen=True, kw_only=True, gc=False):
     def public_id(self) -> str:
         """The job_id its submitter gave, else the text of the internal id."""
         return self.job_id or str(self.id)
+
+    @property
+    def pending_signals(self) -> int:
+        """How many signals no wait has consumed."""
+        return len(self.signals) + self.unread_signals
 
     @property
     def terminal(self) -> bool:
@@ -190,7 +198,7 @@ NO_FACTS = Facts()
 UNKILLABLE = "unkillable"
 UNCONFIRMED = "unconfirmed"
 PENDING_SIGNALS = 1000
-"""How many signals a job keeps that no wait has consumed: each of them is part of its record."""
+"""How many signals a job keeps that no wait has consumed, unless another limit was set."""
 SIGNAL_NAME = 208
 """Characters of a signal's name: those of a step's name, and the prefix `resolve:`."""
 RESERVED = "holdfast:"

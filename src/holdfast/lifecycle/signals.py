@@ -26,6 +26,11 @@ def signals_of(wait_for: str) -> frozenset[str]:
     return frozenset(msgspec.json.decode(wait_for[len(ANY) :], type=list[str]))
 
 
+def is_awaited(record: Draft, signal: str) -> bool:
+    """Return whether a job waits for a signal of this name."""
+    return record.wait_for is not None and signal in signals_of(record.wait_for)
+
+
 def oldest_signal(record: Draft, wait_for: str) -> int | None:
     """Return the revision of the oldest pending signal that ends a wait; None if there is none."""
     wanted = signals_of(wait_for)

@@ -277,6 +277,9 @@ class Together:
             name=lambda change: change.record.public_id,
         )
         self._reads: Gathering[JobId, Job | None] = Gathering(store.get, size=lambda _: 0, name=str)
+        self._brief_reads: Gathering[JobId, Job | None] = Gathering(
+            partial(store.get, signals=False), size=lambda _: 0, name=str
+        )
         # Each lock lives as long as somebody waits for it.
         self._turns: WeakValueDictionary[JobId, asyncio.Lock] = WeakValueDictionary()
 
@@ -352,9 +355,9 @@ class Together:
         """Decide on a job's current record and commit, by itself: it holds a lock."""
         return await self._store.commit_locked(id, decide, after=after)
 
-    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+    async def get(self, ids: Sequence[JobId], *, signals: bool = True) -> list[Job | None]:
         """Read jobs by internal id."""
-        return await self._reads.send(ids)
+        return await (self._reads if signals else self._brief_reads).send(ids)
 
     async def events(
         self, id: JobId, *, after: int = 0, limit: int = 1000, max_bytes: int | None = None
@@ -378,5 +381,11 @@ class Together:
 
     async def finish(self) -> None:
         """Wait until all that was asked for is sent."""
-        for gathering in (self._submits, self._keyed, self._commits, self._reads):
+        for gathering in (
+            self._submits,
+            self._keyed,
+            self._commits,
+            self._reads,
+            self._brief_reads,
+        ):
             await gathering.finish()

@@ -65,6 +65,21 @@ class Fold(Struct, frozen=True, gc=False):
         return marks(self.changes[0].record, self.changes[-1].next)
 
     @property
+    def signals(self) -> list[tuple[int, str | None]]:
+        """Signals that become pending, by revision with their name; without, those consumed.
+
+        One that is consumed in the commit that brings it is neither.
+        """
+        changed: dict[int, str | None] = {}
+        for change in self.changes:
+            facts, rev = change.event.facts, change.event.rev
+            if facts.consumed is not None and changed.pop(facts.consumed, None) is None:
+                changed[facts.consumed] = None
+            if facts.signal is not None:
+                changed[rev] = facts.signal
+        return list(changed.items())
+
+    @property
     def submits(self) -> list[NewJob]:
         """Jobs to be inserted if this is accepted."""
         return [job for change in self.changes for job in change.submits]
@@ -141,7 +156,6 @@ _REST = (
     ("retention", "code"),
     ("wait_for", None),
 )
-_MAYBE_EMPTY = ("held_by", "signals")
 
 
 def rest_of(before: Draft, after: Draft) -> dict[str, Any] | None:
@@ -154,10 +168,10 @@ def rest_of(before: Draft, after: Draft) -> dict[str, Any] | None:
         value = getattr(after, name)
         if value is not None and value != getattr(before, name):
             rest[name] = _written(value, kind)
-    for name in _MAYBE_EMPTY:
-        value = getattr(after, name)
-        if value != getattr(before, name):
-            rest[name] = tuple_text(value) or "[]"
+    if after.held_by != before.held_by:
+        rest["held_by"] = tuple_text(after.held_by) or "[]"
+    if after.pending_signals != before.pending_signals:
+        rest["pending_signals"] = after.pending_signals
     if after.policy is not before.policy and after.policy != before.policy:
         rest["policy"] = policy_key(after.policy)
     if after.run_at is not before.run_at and after.run_at is not None:

@@ -71,7 +71,7 @@ JOB_COLUMNS = (
     "held_by",
     "cancel_requested",
     "wait_for",
-    "signals",
+    "pending_signals",
     "late_results",
     "lost_owner",
     "updated_at",
@@ -250,6 +250,11 @@ def tuple_text(values: Sequence[Any]) -> str | None:
     return _encode(values).decode() if values else None
 
 
+def number_or_null(number: int) -> int | None:
+    """Write a count; none is NULL."""
+    return number or None
+
+
 def read_facts(text: str) -> Facts:
     """Read an event's facts. Words of a newer version are passed over (B27)."""
     try:
@@ -285,7 +290,9 @@ def read_job(row: Sequence[Any], seen: Dictionary) -> Job:
     values["retention"] = Retention.of(values["retention"])
     values["held_by"] = _read_tuple(values["held_by"])
     values["late_results"] = _read_tuple(values["late_results"])
-    values["signals"] = _read_signals(values["signals"])
+    pending = values.pop("pending_signals")
+    if pending is not None:
+        values["signals"], values["unread_signals"] = _read_pending(pending)
     for name, words in _OPTIONAL_WORDS:
         if values[name] is not None:
             values[name] = words(values[name])
@@ -391,7 +398,7 @@ def claimed_job(row: Sequence[Any], id: JobId, owner: str, seen: Dictionary) -> 
     All else follows from the law: a job that has just been claimed has no result, hold or wait.
     """
     (_, data, body, correlation_id, rev, attempt, failures, releases, epoch, lease, timeout, run_at,
-     deadline, created_at, updated_at, signals, policy) = row  # fmt: skip
+     deadline, created_at, updated_at, pending, policy) = row  # fmt: skip
     made, like = _claimable(data, seen)
     if lease is None:
         raise ValueError("it was claimed without a lease: its policy is missing")
@@ -399,6 +406,7 @@ def claimed_job(row: Sequence[Any], id: JobId, owner: str, seen: Dictionary) -> 
     if policy_key(terms) != policy:
         # Corrected since it was submitted.
         terms = seen.policies[policy]
+    signals, unread = ((), 0) if pending is None else _read_pending(pending)
     job = msgspec.structs.replace(
         like,
         id=id,
@@ -414,15 +422,26 @@ def claimed_job(row: Sequence[Any], id: JobId, owner: str, seen: Dictionary) -> 
         deadline_at=deadline,
         created_at=created_at,
         updated_at=updated_at,
-        signals=() if signals is None else _read_signals(signals),
+        # PostgreSQL reads them after the claim, when others may have come.
+        signals=tuple(signal for signal in signals if signal.rev <= rev),
+        unread_signals=unread,
         policy=terms,
     )
     text = None if body is None else body.encode()
     return Claimed(job=job, created=made, body=text, correlation_id=correlation_id)
 
 
-def _read_signals(text: str | None) -> tuple[Signal, ...]:
-    return () if text is None else msgspec.json.decode(text, type=tuple[Signal, ...])
+def _read_pending(value: str | int) -> tuple[tuple[Signal, ...], int]:
+    """Read pending signals, given as their number and names; or as their number, unread."""
+    if isinstance(value, int):
+        return (), value
+    count, signals = _decode_pending(value)
+    if len(signals) != count:
+        raise ValueError(f"it counts {count} pending signals, and has {len(signals)}")
+    return signals, 0
+
+
+_decode_pending = msgspec.json.Decoder(tuple[int, tuple[Signal, ...]]).decode
 
 
 def write_job(job: Job) -> tuple[Any, ...]:
@@ -449,6 +468,6 @@ _WRITE: dict[str, Callable[[Any], Any]] = {
     "needs": needs_key,
     "policy": policy_key,
     "held_by": tuple_text,
-    "signals": tuple_text,
+    "pending_signals": number_or_null,
     "late_results": tuple_text,
 }

@@ -56,7 +56,7 @@ FROZEN = (
     "finished_at",
     "run_at",
     "cancel_requested",
-    "signals",
+    "pending_signals",
     "lost_owner",
     "result_digest",
     "error_code",
@@ -101,7 +101,7 @@ MOVING = (
     "held_by",
     "cancel_requested",
     "wait_for",
-    "signals",
+    "pending_signals",
     "late_results",
     "lost_owner",
     "updated_at",
@@ -374,7 +374,8 @@ def illegal_birth() -> str:
     """Say when a new job row is not the row of a submit; what a state forbids the CHECKs say."""
     born = codes(SUBMIT_TARGETS)
     return f"""NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.releases <> 0 OR NEW.state NOT IN ({born})
-    OR NEW.updated_at <> NEW.created_at OR NEW.started_at IS NOT NULL OR NEW.signals IS NOT NULL"""
+    OR NEW.updated_at <> NEW.created_at OR NEW.started_at IS NOT NULL
+    OR NEW.pending_signals IS NOT NULL"""
 
 
 def beat_check() -> str:

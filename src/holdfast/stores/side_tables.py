@@ -1,4 +1,4 @@
-"""What is wrong with tables beside the ledger: queues, marks, tokens, webhooks, cursors. Pure."""
+"""What is wrong with tables beside the ledger: queues, marks, signals, tokens, … Pure."""
 
 from __future__ import annotations
 
@@ -45,6 +45,11 @@ def _queue_problem(queue: QueueStatus, last: QueueEvent | None) -> str | None:
 def mark_problems(rows: Sequence[Row]) -> list[str]:
     """Name marks of jobs that are not there."""
     return [f"mark {number} is of job {id_}, which is not there" for number, id_ in rows]
+
+
+def signal_problems(ids: Sequence[Any]) -> list[str]:
+    """Name jobs that have pending signals, and count none or are not there."""
+    return [f"there are pending signals of job {id_}, which counts none" for id_ in ids]
 
 
 def row_problems(what: str, rows: Sequence[Row], read: Callable[[Row], Any]) -> list[str]:

@@ -2,12 +2,14 @@
 
 A block begins with a line `-- name: NAME`. `{{state.claimed}}`, `{{event.job_claimed}}`,
 `{{columns.jobs}}` and `{{law.NAME}}` are replaced by codes and lists that have one source, the law.
+`{{columns.jobs}}` is how a job is read: with the names of its pending signals, which are rows of
+their own and are read by the block `pending`. `{{columns.row}}` are the columns themselves.
 """
 
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 
 from holdfast.errors import SchemaMismatch
@@ -16,21 +18,24 @@ from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
 from holdfast.stores.law import FRAGMENTS
 
 _WORD = re.compile(r"\{\{([a-z_]+)\.([a-z_.]+)\}\}")
+_COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
+PENDING, PENDING_BLOCK = "pending_signals", "pending"
+"""The column that counts a job's pending signals, and the block that reads them."""
 _NAME = re.compile(r"^-- name: ([a-z_]+)\n", re.MULTILINE)
 
 
-def fill(text: str) -> str:
-    """Put the law's words into an SQL text."""
-    return _WORD.sub(_word, text)
+def fill(text: str, pending: str = "") -> str:
+    """Put the law's words into an SQL text; `pending` reads a job's pending signals."""
+    return _WORD.sub(partial(_word, pending), text)
 
 
-def _word(match: re.Match[str]) -> str:
+def _word(pending: str, match: re.Match[str]) -> str:
     kind, name = match.groups()
     match kind:
         case "law":
             return FRAGMENTS[name]()
         case "columns":
-            return _columns(name)
+            return _columns(name, pending)
         case _:
             return str(_code(_WORDS[kind].named(name)))
 
@@ -51,10 +56,14 @@ _WORDS: dict[str, type[Coded]] = {
 }
 
 
-def _columns(name: str) -> str:
-    table, _, prefix = name.partition(".")
-    columns = {"jobs": JOB_COLUMNS, "events": EVENT_COLUMNS}[table]
-    return ", ".join(f"{prefix}.{column}" if prefix else column for column in columns)
+def _columns(name: str, pending: str) -> str:
+    what, _, prefix = name.partition(".")
+    names = {"events": EVENT_COLUMNS, "pending": (PENDING,)}.get(what, JOB_COLUMNS)
+    columns = [f"{prefix}.{column}" if prefix else column for column in names]
+    if what in ("jobs", "pending"):
+        read = pending.replace(":job", prefix or "jobs")
+        columns[names.index(PENDING)] = f"{read} AS {PENDING}"
+    return ", ".join(columns)
 
 
 @cache
@@ -62,7 +71,9 @@ def blocks(package: str, file: str = "queries.sql") -> dict[str, str]:
     """Read the named blocks of an SQL file."""
     text = files(package).joinpath(file).read_text(encoding="utf-8")
     parts = _NAME.split(text)[1:]
-    return {name: fill(body).strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    found = dict(zip(parts[::2], parts[1::2], strict=True))
+    pending = _COMMENT.sub("", found.get(PENDING_BLOCK, "")).strip()
+    return {name: fill(body, pending).strip() for name, body in found.items()}
 
 
 def schema(package: str) -> str:

@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.lifecycle.job import Job, JobId, LoggedEvent, NewJob
+from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.states import State
 from holdfast.ports import (
     Count,
     Due,
     LedgerEntry,
+    Outcome,
     Page,
     Query,
     SubmitOutcome,
@@ -138,10 +139,30 @@ class AnswersFromACache(Wrapped):
         await self.get([job.record.id for job in jobs])
         return outcomes
 
-    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
-        for id_, job in zip(ids, await self.inner.get(ids), strict=True):
+    async def get(self, ids: Sequence[JobId], *, signals: bool = True) -> list[Job | None]:
+        for id_, job in zip(ids, await self.inner.get(ids, signals=signals), strict=True):
             self._cache.setdefault(id_, job)
         return [self._cache[id_] for id_ in ids]
+
+
+class OverlooksSignalsItDoesNotRead(Wrapped):
+    caught_by = ("test_pending_signals_are_counted_without_being_read",)
+
+    async def get(self, ids: Sequence[JobId], *, signals: bool = True) -> list[Job | None]:
+        found = await self.inner.get(ids, signals=signals)
+        return [None if job is None else replace(job, unread_signals=0) for job in found]
+
+
+class KeepsConsumedSignals(Wrapped):
+    caught_by = ("test_the_last_consumed_signal_leaves_none",)
+
+    async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
+        outcomes = await self.inner.commit(changes)
+        for change in changes:
+            if (rev := change.event.facts.consumed) is not None:
+                row = (change.id.bytes, rev, "go")
+                await self.raw("INSERT INTO signals (id, rev, name) VALUES (?, ?, ?)", *row)
+        return outcomes
 
 
 class OverlooksAPassedLease(Wrapped):
@@ -204,6 +225,8 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     ForgetsToCountAClaim,
     HidesAJobFromTheLedger,
     AnswersFromACache,
+    OverlooksSignalsItDoesNotRead,
+    KeepsConsumedSignals,
     OverlooksAPassedLease,
     OverlooksADeadline,
     SweepsTheLiving,

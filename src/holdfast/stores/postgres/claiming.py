@@ -36,6 +36,9 @@ from holdfast.stores.quarantine import (
 )
 from holdfast.stores.ranges import Range
 
+_PENDING = 15
+"""Where a claimed row has the number of pending signals."""
+
 
 class _Tried(Exception):
     """Undoes a claim that was only tried."""
@@ -180,10 +183,26 @@ class Claiming(Submitting):
     ) -> tuple[list[Claimed], dict[JobId, str]]:
         await self._learn_created((row[1] for row in rows), on=on)
         await self._learn(((row[-1], 0) for row in rows), on=on)
+        rows = await self._with_signals(rows, on=on)
         try:
             return [claimed_job(row, JobId(row[0]), owner, self._seen) for row in rows], {}
         except UNREADABLE:
             return sift(rows, lambda row: self._claimed_one(row, owner), lambda row: JobId(row[0]))
+
+    async def _with_signals(
+        self, rows: Sequence[Any], *, on: Connection | None
+    ) -> Sequence[Sequence[Any]]:
+        """Add the names of pending signals to claimed rows; most have none."""
+        ids = [row[0] for row in rows if row[_PENDING] is not None]
+        if not ids:
+            return rows
+        found = dict(await self._look("claimed_signals", ids, on=on))
+        return [
+            row
+            if row[_PENDING] is None
+            else (*row[:_PENDING], found.get(row[0]), *row[_PENDING + 1 :])
+            for row in map(tuple, rows)
+        ]
 
     def _claimed_one(self, row: Sequence[Any], owner: str) -> Claimed:
         if row[1] is None:

@@ -146,7 +146,8 @@ class Committing(Claiming):
     def _locked_committer(self, id: JobId, locked: _Locked) -> Any:
         async def work(connection: Connection, tries: int) -> Outcome:
             async with connection.transaction():
-                rows = await connection.fetch(self._sql["lock_job"], id)
+                await connection.fetch(self._sql["lock_job"], id)
+                rows = await connection.fetch(self._sql["get"], [id])
                 jobs, bad = await self._readable_jobs(rows, on=connection)
                 if bad:
                     await self._set_aside(bad, on=connection)
@@ -271,7 +272,11 @@ class Committing(Claiming):
     ) -> list[Outcome]:
         arrays = commit_arrays(folds, request_id)
         sql = commit_sql(
-            rest=arrays.rest, beats=arrays.beats, marks=arrays.marks, terms=arrays.terms
+            rest=arrays.rest,
+            beats=arrays.beats,
+            marks=arrays.marks,
+            terms=arrays.terms,
+            signals=arrays.signals,
         )
         now, hits = await connection.fetchrow(sql, *arrays.arguments)
         if hits is None:

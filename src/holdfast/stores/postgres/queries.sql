@@ -230,7 +230,7 @@ u AS (
     LEFT JOIN policies AS p ON p.id = k.policy
     WHERE j.ctid = k.tid
     RETURNING j.id, j.rev, j.attempt, j.failures, j.releases, j.epoch, j.lease_expires_at,
-        j.timeout_at, j.run_at, j.deadline_at, j.created_at, j.updated_at, j.signals, j.policy,
+        j.timeout_at, j.run_at, j.deadline_at, j.created_at, j.updated_at, j.pending_signals, j.policy,
         j.tenant, j.queue, k.state AS from_state,
         j.updated_at + least(p.lease, p.running_lease) AS look_at
 ),
@@ -256,9 +256,21 @@ l AS (
 )
 SELECT u.id, r.data, r.body, r.correlation_id, u.rev, u.attempt, u.failures, u.releases, u.epoch,
     u.lease_expires_at, u.timeout_at, u.run_at, u.deadline_at, u.created_at, u.updated_at,
-    u.signals, u.policy
+    u.pending_signals, u.policy
 FROM u LEFT JOIN LATERAL (
     SELECT data, body, correlation_id FROM events WHERE id = u.id AND rev = 1 OFFSET 0) AS r ON true
+
+-- name: pending
+-- How a job's pending signals are read: their number, and each with its name and revision. In a
+-- statement that locks nothing: after a wait for a lock the number would be newer than the names.
+CASE WHEN :job.pending_signals IS NOT NULL THEN json_build_array(:job.pending_signals, (
+    SELECT coalesce(json_agg(json_build_array(s.name, s.rev) ORDER BY s.rev), '[]')
+    FROM signals AS s WHERE s.id = :job.id))::text END
+
+-- name: claimed_signals
+-- The pending signals of jobs that were just claimed: the claim itself locks, and cannot read them.
+-- differs from sqlite, where it can.
+SELECT j.id, {{columns.pending.j}} FROM jobs AS j WHERE id = ANY ($1::uuid[])
 
 -- name: commit
 -- A batch of compare-and-set writes. d: a row per job, with what it shares with no other. All else
@@ -332,6 +344,7 @@ e AS (
 ),
 :beats
 :marks
+:signals
 n AS (
     INSERT INTO counts
     SELECT ($34::text[])[g], ($35::text[])[g], y.state, y.delta
@@ -358,7 +371,8 @@ FROM clock
     releases = coalesce((d.rest->>'releases')::int, j.releases),
     held_by = nullif(coalesce(d.rest->>'held_by', j.held_by), '[]'),
     cancel_requested = coalesce((d.rest->>'cancel_requested')::smallint, j.cancel_requested),
-    signals = nullif(coalesce(d.rest->>'signals', j.signals), '[]'),
+    pending_signals = nullif(
+        coalesce((d.rest->>'pending_signals')::int, j.pending_signals), 0),
     late_results = coalesce(d.rest->>'late_results', j.late_results),
     lost_owner = coalesce(d.rest->>'lost_owner', j.lost_owner),
     error_code = coalesce(d.rest->>'error_code', j.error_code),
@@ -396,6 +410,24 @@ m AS (
         OFFSET 0))
 ),
 
+-- name: commit_signals
+-- Signals that became pending by accepted changes, and without a name those that were consumed: a
+-- row of its own each, so that one more costs the same however many there are. $41 to $43: the job,
+-- the revision of the event that brought it, its name. That event is the truth, whatever was there.
+s AS (
+    INSERT INTO signals (id, rev, name)
+    SELECT d.id, d.rev, d.name
+    FROM unnest($41::uuid[], $42::int[], $43::text[]) AS d(id, rev, name)
+    WHERE d.name IS NOT NULL AND d.id IN (SELECT id FROM u)
+    ON CONFLICT (id, rev) DO UPDATE SET name = excluded.name
+),
+o AS (
+    DELETE FROM signals AS s
+    USING unnest($41::uuid[], $42::int[], $43::text[]) AS d(id, rev, name)
+    WHERE s.id = ANY (ARRAY[d.id]) AND s.rev = d.rev AND d.name IS NULL
+        AND d.id IN (SELECT id FROM u)
+),
+
 -- name: free_keys
 -- Free keys whose term ended with this write: kinds are a bit mask per job.
 DELETE FROM keys USING unnest($1::uuid[], $2::int[]) AS d(id, kinds)
@@ -416,9 +448,14 @@ CROSS JOIN LATERAL (
 -- Job rows by id.
 SELECT {{columns.jobs.j}} FROM jobs AS j WHERE id = ANY ($1::uuid[])
 
+-- name: get_unread
+-- The same, with the number of pending signals instead of their names.
+SELECT {{columns.row.j}} FROM jobs AS j WHERE id = ANY ($1::uuid[])
+
 -- name: lock_job
--- A job row by id, locked: the next writer waits. SQLite has no twin: its one writer reads by get.
-SELECT {{columns.jobs.j}} FROM jobs AS j WHERE id = $1::uuid FOR UPDATE
+-- Lock a job: the next writer waits. It is read by get, once nobody can change it. SQLite has no
+-- twin: its one writer reads by get.
+SELECT 1 FROM jobs WHERE id = $1::uuid FOR UPDATE
 
 -- name: lock_unlocked
 -- Lock those of these jobs that nobody has locked, without waiting; returns the others.
@@ -653,7 +690,7 @@ DELETE FROM marks WHERE number = ANY (ARRAY(
 
 -- name: children
 -- Children of some parents, up to $3 of each, oldest first, after an id.
-SELECT {{columns.jobs.c}} FROM unnest($1::uuid[]) AS p(id)
+SELECT {{columns.row.c}} FROM unnest($1::uuid[]) AS p(id)
 CROSS JOIN LATERAL (
     SELECT {{columns.jobs}} FROM jobs
     WHERE parent_id = p.id AND id > $2 AND link_kind = {{link.child}}
@@ -662,7 +699,7 @@ ORDER BY c.parent_id, c.id
 
 -- name: live_children
 -- The same, those that have not ended.
-SELECT {{columns.jobs.c}} FROM unnest($1::uuid[]) AS p(id)
+SELECT {{columns.row.c}} FROM unnest($1::uuid[]) AS p(id)
 CROSS JOIN LATERAL (
     SELECT {{columns.jobs}} FROM jobs
     WHERE live_parent_id = p.id AND id > $2 ORDER BY live_parent_id, id LIMIT $3) AS c
@@ -694,7 +731,7 @@ over AS (
         -- A sweep that just looks at it may wait for us; so we wait for nobody.
         FOR UPDATE SKIP LOCKED))
 )
-SELECT {{columns.jobs}} FROM found
+SELECT {{columns.row}} FROM found
 
 -- name: add_claims
 -- An adopted or rebuilt job gets a claim of its own, for those who look for what is held. One
@@ -908,6 +945,10 @@ DELETE FROM beats WHERE id = ANY ($1::uuid[])
 -- logs,
 DELETE FROM logs WHERE id = ANY ($1::uuid[])
 
+-- name: purge_signals
+-- pending signals,
+DELETE FROM signals WHERE id = ANY ($1::uuid[])
+
 -- name: purge_keys
 -- and keys, but for those that are never given again.
 DELETE FROM keys WHERE id = ANY ($1::uuid[]) AND kind NOT IN ({{key.job_id}}, {{key.request_id}})
@@ -1030,6 +1071,13 @@ SELECT m.number, m.id FROM marks AS m
 WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = m.id OFFSET 0)
     AND NOT EXISTS (SELECT 1 FROM purged WHERE id = m.id OFFSET 0)
 ORDER BY m.number LIMIT 1000
+
+-- name: stray_signals
+-- Jobs that have pending signals and count none, or are not there.
+SELECT DISTINCT s.id FROM signals AS s
+WHERE NOT EXISTS (
+    SELECT 1 FROM jobs AS j WHERE j.id = s.id AND j.pending_signals IS NOT NULL OFFSET 0)
+LIMIT 1000
 
 -- name: ledger_end
 -- The highest id there is after $1, of whatever is left of it.
@@ -1179,6 +1227,16 @@ ALTER TABLE jobs DISABLE TRIGGER USER
 -- name: rebuild_forget
 -- Drop the projection of these jobs; the events are the truth.
 DELETE FROM jobs WHERE id = ANY ($1::uuid[])
+
+-- name: remove_signals
+-- Remove the pending signals of jobs that are about to be rebuilt.
+DELETE FROM signals WHERE id = ANY ($1::uuid[])
+
+-- name: drop_stray_signals
+-- Remove the pending signals of jobs of which nothing else is left, while nobody writes.
+DELETE FROM signals AS s
+WHERE NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = s.id OFFSET 0)
+    AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.id = s.id OFFSET 0)
 
 -- name: rebuild_keys
 -- Take these keys from whoever holds them: a rebuild knows whose they are.

@@ -51,6 +51,7 @@ from holdfast.stores.side_tables import (
     cursor_problems,
     mark_problems,
     queue_problems,
+    signal_problems,
     token_problems,
     webhook_problems,
 )
@@ -80,9 +81,10 @@ class Reading(Base):
         step = None if at is None else ClockStep(at, by)
         return Clock(now, epoch, state.ahead(machine), step), state, machine
 
-    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+    async def get(self, ids: Sequence[JobId], *, signals: bool = True) -> list[Job | None]:
         """Read jobs by internal id."""
-        jobs = {job.id: job for job in await self._jobs(await self._fetch("get", list(ids)))}
+        rows = await self._fetch("get" if signals else "get_unread", list(ids))
+        jobs = {job.id: job for job in await self._jobs(rows)}
         return [jobs.get(id_) for id_ in ids]
 
     async def look_up(self, tenant: str, kind: KeyKind, key: str) -> JobId | None:
@@ -417,6 +419,7 @@ class Reading(Base):
         return [
             *queue_problems(await self.queues(), await self.queue_events()),
             *mark_problems(await self._fetch("stray_marks")),
+            *signal_problems([id_ for (id_,) in await self._fetch("stray_signals")]),
             *token_problems(await self._fetch("all_tokens"), read_token),
             *webhook_problems(await self._fetch("all_webhooks"), read_webhook),
             *cursor_problems(cursors, await self.tail_end(), read_cursor),

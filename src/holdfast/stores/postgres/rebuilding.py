@@ -34,10 +34,16 @@ async def rebuild_rows(
         keys = [(id_, key) for id_, key in all_keys if id_ not in moved]
         await connection.execute(sql["rebuild_forget"], ids)
         await connection.execute(sql["drop_keys"], ids)
+        await connection.execute(sql["remove_signals"], ids)
         rows = [_key_row(id_, key) for id_, key in keys]
         await connection.execute(sql["rebuild_keys"], *([row[n] for row in rows] for n in range(3)))
         await connection.copy_records_to_table(
             "jobs", records=[write_job(job) for job in jobs], columns=list(JOB_COLUMNS)
+        )
+        await connection.copy_records_to_table(
+            "signals",
+            records=[(job.id, one.rev, one.name) for job in jobs for one in job.signals],
+            columns=["id", "rev", "name"],
         )
         await connection.copy_records_to_table(
             "keys",

@@ -109,6 +109,7 @@ CREATE TABLE jobs (
     memory_mb integer,
     step_index integer,
     exit_code integer,
+    pending_signals integer,
     state smallint NOT NULL,
     kind smallint NOT NULL,
     priority smallint NOT NULL,
@@ -128,7 +129,6 @@ CREATE TABLE jobs (
     owner text,
     held_by text,
     wait_for text,
-    signals text,
     late_results text,
     lost_owner text,
     result_digest bytea,
@@ -369,6 +369,15 @@ ALTER TABLE events DISABLE TRIGGER events_seal;
 CREATE TRIGGER beats_seal BEFORE INSERT ON beats FOR EACH ROW
     EXECUTE FUNCTION holdfast_seal_beat();
 ALTER TABLE beats DISABLE TRIGGER beats_seal;
+
+-- Signals that no wait has consumed, by the revision of the event that brought each. The job row
+-- counts them: jobs without any are read without a look in here.
+CREATE TABLE signals (
+    id uuid NOT NULL,
+    rev integer NOT NULL,
+    name text NOT NULL,
+    PRIMARY KEY (id, rev)
+);
 
 -- One row per claim that took something: it finds leases that may have passed, settles a claim
 -- whose reply was lost, and tells what an owner holds, without an index that every finish changes.

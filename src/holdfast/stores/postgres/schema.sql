@@ -112,6 +112,7 @@ CREATE TABLE jobs (
     memory_mb integer,
     step_index integer,
     exit_code integer,
+    pending_signals integer,
     state smallint NOT NULL,
     kind smallint NOT NULL,
     priority smallint NOT NULL,
@@ -131,7 +132,6 @@ CREATE TABLE jobs (
     owner text,
     held_by text,
     wait_for text,
-    signals text,
     late_results text,
     lost_owner text,
     result_digest bytea,
@@ -207,9 +207,10 @@ CREATE INDEX jobs_queue ON jobs (queue, id) WHERE queue <> 'default';
 -- AFTER, not BEFORE: a BEFORE trigger locks every row once more (and logs that) to look at it.
 CREATE TRIGGER jobs_birth AFTER INSERT ON jobs FOR EACH ROW
     WHEN (NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.releases <> 0 OR NEW.state NOT IN (1, 2)
-    OR NEW.updated_at <> NEW.created_at OR NEW.started_at IS NOT NULL OR NEW.signals IS NOT NULL)
+    OR NEW.updated_at <> NEW.created_at OR NEW.started_at IS NOT NULL
+    OR NEW.pending_signals IS NOT NULL)
     EXECUTE FUNCTION holdfast_refuse('a job that was not submitted');
-CREATE TRIGGER jobs_move AFTER UPDATE OF rev, state, attempt, failures, releases, epoch, owner, lease_expires_at, timeout_at, run_at, held_by, cancel_requested, wait_for, signals, late_results, lost_owner, updated_at, started_at, finished_at, result_digest, error_code, exit_code, result_ptr, letter, retention, beats, version ON jobs FOR EACH ROW
+CREATE TRIGGER jobs_move AFTER UPDATE OF rev, state, attempt, failures, releases, epoch, owner, lease_expires_at, timeout_at, run_at, held_by, cancel_requested, wait_for, pending_signals, late_results, lost_owner, updated_at, started_at, finished_at, result_digest, error_code, exit_code, result_ptr, letter, retention, beats, version ON jobs FOR EACH ROW
     WHEN (NOT CASE NEW.rev - OLD.rev
         WHEN 1 THEN (OLD.state * 16 + NEW.state) = ANY ('{17,18,26,27,28,29,34,35,42,43,44,45,51,52,54,55,57,58,59,61,68,69,70,71,72,73,74,75,77,82,85,90,91,99,102,106,107,109,114,115,119,121,122,123,125,136,153,170,187,204,221}'::smallint[])
         ELSE NEW.rev > OLD.rev AND (OLD.state * 16 + NEW.state) = ANY ('{52,53,54,55,56,57,58,59,61,68,69,70,71,72,73,74,75,77,82}'::smallint[]) END
@@ -228,7 +229,7 @@ $$ BEGIN
         OR NEW.finished_at IS DISTINCT FROM OLD.finished_at
         OR NEW.run_at IS DISTINCT FROM OLD.run_at
         OR NEW.cancel_requested IS DISTINCT FROM OLD.cancel_requested
-        OR NEW.signals IS DISTINCT FROM OLD.signals
+        OR NEW.pending_signals IS DISTINCT FROM OLD.pending_signals
         OR NEW.lost_owner IS DISTINCT FROM OLD.lost_owner
         OR NEW.result_digest IS DISTINCT FROM OLD.result_digest
         OR NEW.error_code IS DISTINCT FROM OLD.error_code
@@ -239,7 +240,7 @@ $$ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-CREATE TRIGGER jobs_frozen AFTER UPDATE OF failures, releases, started_at, finished_at, run_at, cancel_requested, signals, lost_owner, result_digest, error_code, exit_code, result_ptr ON jobs FOR EACH ROW
+CREATE TRIGGER jobs_frozen AFTER UPDATE OF failures, releases, started_at, finished_at, run_at, cancel_requested, pending_signals, lost_owner, result_digest, error_code, exit_code, result_ptr ON jobs FOR EACH ROW
     WHEN (OLD.finished_at IS NOT NULL)
     EXECUTE FUNCTION holdfast_keep_outcome();
 CREATE TRIGGER jobs_retention AFTER UPDATE OF retention ON jobs FOR EACH ROW
@@ -414,6 +415,15 @@ ALTER TABLE events DISABLE TRIGGER events_seal;
 CREATE TRIGGER beats_seal BEFORE INSERT ON beats FOR EACH ROW
     EXECUTE FUNCTION holdfast_seal_beat();
 ALTER TABLE beats DISABLE TRIGGER beats_seal;
+
+-- Signals that no wait has consumed, by the revision of the event that brought each. The job row
+-- counts them: jobs without any are read without a look in here.
+CREATE TABLE signals (
+    id uuid NOT NULL,
+    rev integer NOT NULL,
+    name text NOT NULL,
+    PRIMARY KEY (id, rev)
+);
 
 -- One row per claim that took something: it finds leases that may have passed, settles a claim
 -- whose reply was lost, and tells what an owner holds, without an index that every finish changes.

@@ -33,6 +33,7 @@ class CommitArrays(NamedTuple):
     beats: bool
     marks: bool
     terms: bool
+    signals: bool
 
 
 class Shape(NamedTuple):
@@ -77,11 +78,19 @@ _SHAPE = 1
 
 
 @cache
-def commit_sql(*, rest: bool, beats: bool, marks: bool = False, terms: bool = False) -> str:
+def commit_sql(
+    *,
+    rest: bool,
+    beats: bool,
+    marks: bool = False,
+    terms: bool = False,
+    signals: bool = False,
+) -> str:
     """Write the commit with the parts that a batch needs."""
     sql = blocks(PACKAGE)
     text = sql["commit"].replace(":beats", sql["commit_beats"] if beats else "")
-    text = text.replace(":marks", sql["commit_marks"] if marks else "")
+    text = text.replace(":marks", sql["commit_marks"] if marks or signals else "")
+    text = text.replace(":signals", sql["commit_signals"] if signals else "")
     if rest:
         parts = sql["commit_rest"].replace(":terms", sql["commit_terms"] if terms else "")
         return text.replace(":rest", parts)
@@ -97,14 +106,27 @@ def commit_arrays(folds: Sequence[Fold], request_id: str) -> CommitArrays:
     by_job = [dense(list(column)) for column in zip(*rows, strict=True)]
     if len(shapes) == 1:
         by_job[_SHAPE] = []
-    marks = [(one.id, *mark) for one in folds if not one.ordinary for mark in one.marks]
+    rare = [one for one in folds if not one.ordinary]
+    marks = [(one.id, *mark) for one in rare for mark in one.marks]
+    signals = [(one.id, *signal) for one in rare for signal in one.signals]
+    arguments = [*by_job, *_shape_arrays(shapes, request_id)]
+    if marks or signals:
+        arguments += _three(marks)
+    if signals:
+        arguments += _three(signals)
     return CommitArrays(
-        [*by_job, *_shape_arrays(shapes, request_id), *map(list, zip(*marks, strict=True))],
+        arguments,
         rest=bool(by_job[-1]),
         beats=any(event[0] in BEATS for shape in shapes for event in shape.events),
         marks=bool(marks),
-        terms=any(one.corrects for one in folds if not one.ordinary),
+        terms=any(one.corrects for one in rare),
+        signals=bool(signals),
     )
+
+
+def _three(rows: Sequence[tuple[Any, Any, Any]]) -> list[list[Any]]:
+    """Turn rows of three into columns."""
+    return [[row[i] for row in rows] for i in range(3)]
 
 
 def _job_row(fold: Fold, shapes: Shapes) -> tuple[Any, ...]:

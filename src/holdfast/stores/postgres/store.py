@@ -224,7 +224,7 @@ class PostgresStore(Committing):
                 if not gone:
                     return []
                 events = await connection.fetch(sql["purge_events"], gone)
-                for name in ("purge_beats", "purge_logs", "purge_keys"):
+                for name in ("purge_beats", "purge_logs", "purge_signals", "purge_keys"):
                     await connection.execute(sql[name], gone)
                 await connection.execute(sql["purge_counts"], tenants, queues, states)
                 entry = (actor, reason, len(events), gone, tenants)
@@ -411,6 +411,7 @@ class PostgresStore(Committing):
         while low is not None:
             [(low, freed)] = await self._fetch("free_stray_keys", low, FREE_BATCH)
             total += freed
+        await self._fetch("drop_stray_signals")
         return total
 
     async def rebuild(

@@ -69,7 +69,7 @@ def _apply(turn: Turn, request: ClaimRequest, rows: Sequence[Row]) -> tuple[list
     updates, events, jobs = [], [], []
     for row in rows:
         (id_, created, body, correlation, rev, attempt, failures, releases, state, policy, run_at,
-         deadline, created_at, updated_at, signals) = row[:15]  # fmt: skip
+         deadline, created_at, updated_at, pending) = row[:15]  # fmt: skip
         if policy not in policies:
             turn.learn(policy, 0)
         try:
@@ -86,7 +86,7 @@ def _apply(turn: Turn, request: ClaimRequest, rows: Sequence[Row]) -> tuple[list
         events.append((id_, rev, state, at, attempt, lease, None))
         jobs.append(
             (id_, created, body, correlation, rev, attempt, failures, releases, epoch, lease,
-             timeout, run_at, deadline, created_at, at, signals, policy)
+             timeout, run_at, deadline, created_at, at, pending, policy)
         )  # fmt: skip
     # Before anything is written: what cannot be read is not claimed.
     taken = [_claimed(turn, row, owner) for row in jobs]

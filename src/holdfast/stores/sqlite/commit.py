@@ -128,6 +128,7 @@ def _write(turn: Turn, writes: Sequence[Write]) -> None:
         raise Missed
     _update(turn, writes)
     _append(turn, writes)
+    _keep_signals(turn, writes)
     _count(turn, writes)
     for write in writes:
         if write.job.key_kinds and (freed := freed_keys(write.fold.first.record, write.job)):
@@ -171,6 +172,19 @@ def _sealed(turn: Turn, write: Write) -> list[Row]:
         if row[2] not in _BEAT_CODES:
             before = rows[-1][-1]
     return rows
+
+
+def _keep_signals(turn: Turn, writes: Sequence[Write]) -> None:
+    """Keep the signals that became pending, and drop those that were consumed."""
+    rows = [
+        (write.job.id.bytes, rev, name)
+        for write in writes
+        if not write.ordinary
+        for rev, name in write.fold.signals
+    ]
+    if rows:
+        turn.write("add_signals", [row for row in rows if row[2] is not None])
+        turn.write("drop_signals", [row[:2] for row in rows if row[2] is None])
 
 
 def _count(turn: Turn, writes: Sequence[Write]) -> None:

@@ -235,7 +235,7 @@ def purge(turn: Turn, ids: Sequence[JobId], actor: str, reason: str | None) -> l
         return []
     keys = [(id_.bytes,) for id_ in gone]
     events = turn.write("purge_events", keys)
-    for name in ("purge_beats", "purge_logs", "purge_keys"):
+    for name in ("purge_beats", "purge_logs", "purge_signals", "purge_keys"):
         turn.write(name, keys)
     [(number,)] = turn.rows("purge_entry", (turn.now, actor, reason, len(gone), events))
     turn.write("purge_id", [(id_.bytes, tenant, number) for id_, tenant in gone.items()])
@@ -294,9 +294,12 @@ def rebuild(
     ids = [(job.id.bytes,) for job in jobs]
     turn.write("remove_job", ids)
     turn.write("remove_keys", ids)
+    turn.write("remove_signals", ids)
     turn.remember(jobs)
     marks = ", ".join("?" * len(JOB_COLUMNS))
     turn.write_text(fragment("restore_job", marks=marks), [job_row(job) for job in jobs])
+    pending = [(job.id.bytes, one.rev, one.name) for job in jobs for one in job.signals]
+    turn.write("add_signals", pending)
     turn.write(
         "restore_keys",
         [(key.tenant, key.kind.code, key.key, id_.bytes, key.digest) for id_, key in keys],

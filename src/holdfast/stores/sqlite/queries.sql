@@ -30,6 +30,12 @@ INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET valu
 -- Remember something of the whole ledger, unless it is there.
 INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO NOTHING
 
+-- name: pending
+-- How a job's pending signals are read: their number, and each with its name and revision.
+CASE WHEN :job.pending_signals IS NOT NULL THEN json_array(:job.pending_signals, json((
+    SELECT json_group_array(json_array(s.name, s.rev) ORDER BY s.rev) FROM signals AS s
+    WHERE s.id = :job.id))) END
+
 -- name: submit
 -- Insert a decided job. Its first event follows by the statement `event`.
 INSERT INTO jobs (id, created_at, updated_at, run_at, deadline_at, needs, policy, rev, cpus,
@@ -141,8 +147,8 @@ LEFT JOIN events AS e ON e.id = p.id AND e.rev = 1
 -- name: claimable
 -- What is read of a job that is to be claimed.
 SELECT j.id, e.data, e.body, e.correlation_id, j.rev, j.attempt, j.failures, j.releases, j.state,
-    j.policy, j.run_at, j.deadline_at, j.created_at, j.updated_at, j.signals, j.tenant, j.queue,
-    p.claim_order, j.cpus, j.memory_mb
+    j.policy, j.run_at, j.deadline_at, j.created_at, j.updated_at,
+    {{columns.pending.j}}, j.tenant, j.queue, p.claim_order, j.cpus, j.memory_mb
 
 -- name: claim
 -- The one place where SQL restates an edge of the law: queued, retrying, stalled -> claimed.
@@ -202,6 +208,15 @@ WITH d(id, expected, :names) AS (VALUES (?, ?, :marks))
 UPDATE jobs SET :columns FROM d WHERE jobs.id = d.id AND +jobs.rev = d.expected
     AND +jobs.lease_expires_at > ? AND +jobs.epoch = ?
 
+-- name: add_signals
+-- Signals that no wait has consumed yet: a row of its own each, so that one more costs the same
+-- however many there are. The event at this revision is the truth, whatever was there.
+INSERT OR REPLACE INTO signals (id, rev, name) VALUES (?, ?, ?)
+
+-- name: drop_signals
+-- A signal that was consumed.
+DELETE FROM signals WHERE id = ? AND rev = ?
+
 -- name: mark
 -- A family that has to be looked at.
 INSERT INTO marks (id) VALUES (?)
@@ -227,6 +242,10 @@ FROM beats WHERE id = ?1 AND rev = ?2
 -- name: get
 -- A job row by id.
 SELECT {{columns.jobs}} FROM jobs WHERE id = ?
+
+-- name: get_unread
+-- The same, with the number of pending signals instead of their names.
+SELECT {{columns.row}} FROM jobs WHERE id = ?
 
 -- name: policy
 -- A policy by key.
@@ -695,6 +714,10 @@ DELETE FROM beats WHERE id = ?
 -- log,
 DELETE FROM logs WHERE id = ?
 
+-- name: purge_signals
+-- pending signals,
+DELETE FROM signals WHERE id = ?
+
 -- name: purge_keys
 -- and keys, but for those that are never given again.
 DELETE FROM keys WHERE id = ? AND kind NOT IN ({{key.job_id}}, {{key.request_id}})
@@ -795,6 +818,12 @@ WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = m.id)
     AND NOT EXISTS (SELECT 1 FROM purged WHERE id = m.id)
 ORDER BY m.number LIMIT 1000
 
+-- name: stray_signals
+-- Jobs that have pending signals and count none, or are not there.
+SELECT DISTINCT s.id FROM signals AS s
+WHERE NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = s.id AND j.pending_signals IS NOT NULL)
+LIMIT 1000
+
 -- name: ledger_end
 -- The highest id there is, of whatever is left of it.
 SELECT max(id) FROM (
@@ -872,6 +901,15 @@ DROP TRIGGER :guard
 -- Remove a projection that is about to be rebuilt.
 DELETE FROM jobs WHERE id = ?
 
+-- name: remove_signals
+-- Remove the pending signals of a job that is about to be rebuilt.
+DELETE FROM signals WHERE id = ?
+
+-- name: drop_stray_signals
+-- Remove the pending signals of jobs of which nothing else is left, while nobody writes.
+DELETE FROM signals WHERE NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = signals.id)
+AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.id = signals.id)
+
 -- name: remove_keys
 -- Remove the keys of a job that is about to be rebuilt.
 DELETE FROM keys WHERE id = ?
@@ -891,4 +929,4 @@ AND NOT EXISTS (SELECT 1 FROM purged AS p WHERE p.id = keys.id)
 
 -- name: restore_job
 -- Insert a projection as its events say it is.
-INSERT INTO jobs ({{columns.jobs}}) VALUES (:marks)
+INSERT INTO jobs ({{columns.row}}) VALUES (:marks)

@@ -44,6 +44,7 @@ from holdfast.stores.side_tables import (
     cursor_problems,
     mark_problems,
     queue_problems,
+    signal_problems,
     token_problems,
     webhook_problems,
 )
@@ -60,9 +61,9 @@ LEDGER_EVENTS = 8
 Ledger: TypeAlias = tuple[bytes, list[LedgerEntry]]
 
 
-def get(session: Session, ids: Sequence[JobId]) -> list[Job | None]:
+def get(session: Session, ids: Sequence[JobId], *, signals: bool) -> list[Job | None]:
     """Read jobs by internal id."""
-    return [session.get(id_.bytes) for id_ in ids]
+    return [session.get(id_.bytes, signals=signals) for id_ in ids]
 
 
 def look_up(session: Session, tenant: str, kind: KeyKind, key: str) -> JobId | None:
@@ -408,6 +409,7 @@ def side(session: Session) -> list[str]:
     return [
         *queue_problems(queues(session), queue_events(session, None)),
         *mark_problems(marks),
+        *signal_problems([job_id(id_) for (id_,) in session.rows("stray_signals")]),
         *token_problems(session.rows("all_tokens"), read_token),
         *webhook_problems(session.rows("all_webhooks"), read_webhook),
         *cursor_problems(cursors, tail_end(session), read_position),

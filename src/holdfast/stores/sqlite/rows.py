@@ -15,6 +15,7 @@ from holdfast.stores.columns import (
     JOB_COLUMNS,
     created_text,
     facts_text,
+    number_or_null,
     tuple_text,
     write_job,
 )
@@ -34,7 +35,7 @@ WRITTEN: dict[str, Callable[[Any], Any]] = {
     "state": _code,
     "held_by": tuple_text,
     "cancel_requested": _code,
-    "signals": tuple_text,
+    "pending_signals": number_or_null,
     "late_results": tuple_text,
     "letter": _code,
     "retention": _code,

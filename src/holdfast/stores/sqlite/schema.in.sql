@@ -69,6 +69,7 @@ CREATE TABLE jobs (
     priority INTEGER NOT NULL,
     key_kinds INTEGER NOT NULL DEFAULT 0,
     link_kind INTEGER,
+    pending_signals INTEGER,
     cancel_requested INTEGER,
     letter INTEGER,
     retention INTEGER NOT NULL DEFAULT 1,
@@ -83,7 +84,6 @@ CREATE TABLE jobs (
     owner TEXT,
     held_by TEXT,
     wait_for TEXT,
-    signals TEXT,
     late_results TEXT,
     lost_owner TEXT,
     result_digest BLOB,
@@ -222,6 +222,15 @@ CREATE TABLE beats (
 CREATE INDEX beats_at ON beats (at);
 CREATE TRIGGER beats_fixed AFTER UPDATE ON beats
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of a heartbeat refused on beats'); END;
+
+-- Signals that no wait has consumed, by the revision of the event that brought each. The job row
+-- counts them: jobs without any are read without a look in here.
+CREATE TABLE signals (
+    id BLOB NOT NULL,
+    rev INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    PRIMARY KEY (id, rev)
+) STRICT, WITHOUT ROWID;
 
 -- One row per claim that took something: it finds leases that may have passed, settles a claim
 -- whose reply was lost, and tells what an owner holds, without an index that every finish changes.

@@ -113,12 +113,12 @@ class Session:
         return {key: value for key, value in self.rows("meta")}  # noqa: C416  rows of two
 
     def limits(self) -> Limits:
-        """Read how many names a tenant's jobs may have."""
+        """Read the limits."""
         return read_limits(self.meta())
 
-    def get(self, id: bytes) -> Job | None:
+    def get(self, id: bytes, *, signals: bool = True) -> Job | None:
         """Read one job row."""
-        row = self.row("get", (id,))
+        row = self.row("get" if signals else "get_unread", (id,))
         return None if row is None else all_of([row], self.job, _id_of)[0]
 
     def job(self, row: Sequence[Any]) -> Job:

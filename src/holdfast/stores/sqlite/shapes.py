@@ -28,7 +28,7 @@ VARYING = (
     "held_by",
     "cancel_requested",
     "wait_for",
-    "signals",
+    "pending_signals",
     "late_results",
     "lost_owner",
     "started_at",

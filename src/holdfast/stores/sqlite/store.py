@@ -261,9 +261,9 @@ class SqliteStore:
         # Urgent, because it may be a renewal, and because it has lost several times already.
         return await self._write(lambda turn: commit_locked(turn, id, decide, after), urgent=True)
 
-    async def get(self, ids: Sequence[JobId]) -> list[Job | None]:
+    async def get(self, ids: Sequence[JobId], *, signals: bool = True) -> list[Job | None]:
         """Read jobs by internal id."""
-        return await self._read(lambda session: read.get(session, ids))
+        return await self._read(lambda session: read.get(session, ids, signals=signals))
 
     async def look_up(self, tenant: str, kind: KeyKind, key: str) -> JobId | None:
         """Find who holds a key."""
@@ -376,11 +376,11 @@ class SqliteStore:
         return await self._read(lambda session: read.counts(session, tenant))
 
     async def limits(self) -> Limits:
-        """Read how many names a tenant's jobs may have."""
+        """Read how many names a tenant's jobs may have, and how many signals a job may keep."""
         return await self._read(lambda session: session.limits())
 
     async def set_limits(self, limits: Limits) -> None:
-        """Set how many names a tenant's jobs may have."""
+        """Set these limits."""
         rows = written_limits(limits)
         await self._write(lambda turn: turn.write("set_meta", rows))
 
@@ -629,6 +629,7 @@ class SqliteStore:
         while low is not None:
             low, freed = await self._write(partial(keep.free_stray_keys, low=low))
             total += freed
+        await self._write(lambda turn: turn.write("drop_stray_signals", [()]))
         return total
 
     async def rebuild(

@@ -41,6 +41,7 @@ from holdfast.testing.contract.operations import Operations
 from holdfast.testing.contract.purging import Purging
 from holdfast.testing.contract.quarantine import Quarantining
 from holdfast.testing.contract.reading import Reading
+from holdfast.testing.contract.signals import KeepingSignals
 from holdfast.testing.contract.submitting import Submitting
 from holdfast.testing.contract.summing import Summing
 from holdfast.testing.contract.sweeping import Sweeping
@@ -62,6 +63,7 @@ class StoreContract(
     Fencing,
     Folding,
     Operations,
+    KeepingSignals,
     Living,
     Reading,
     Sweeping,

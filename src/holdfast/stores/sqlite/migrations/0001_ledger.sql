@@ -69,6 +69,7 @@ CREATE TABLE jobs (
     priority INTEGER NOT NULL,
     key_kinds INTEGER NOT NULL DEFAULT 0,
     link_kind INTEGER,
+    pending_signals INTEGER,
     cancel_requested INTEGER,
     letter INTEGER,
     retention INTEGER NOT NULL DEFAULT 1,
@@ -83,7 +84,6 @@ CREATE TABLE jobs (
     owner TEXT,
     held_by TEXT,
     wait_for TEXT,
-    signals TEXT,
     late_results TEXT,
     lost_owner TEXT,
     result_digest BLOB,
@@ -159,16 +159,17 @@ CREATE INDEX jobs_queue ON jobs (queue, id) WHERE queue <> 'default';
 -- trigger is cheaper than a BEFORE one, and a trigger that names columns costs only those who set
 -- them. Columns STORED or VIRTUAL, and a table with or without rowid, made no difference.
 CREATE TRIGGER jobs_birth AFTER INSERT ON jobs WHEN NEW.rev <> 1 OR NEW.attempt <> 0 OR NEW.releases <> 0 OR NEW.state NOT IN (1, 2)
-    OR NEW.updated_at <> NEW.created_at OR NEW.started_at IS NOT NULL OR NEW.signals IS NOT NULL
+    OR NEW.updated_at <> NEW.created_at OR NEW.started_at IS NOT NULL
+    OR NEW.pending_signals IS NOT NULL
 BEGIN SELECT RAISE(ABORT, 'holdfast: a job that was not submitted refused on jobs'); END;
-CREATE TRIGGER jobs_move AFTER UPDATE OF rev, state, attempt, failures, releases, epoch, owner, lease_expires_at, timeout_at, run_at, held_by, cancel_requested, wait_for, signals, late_results, lost_owner, updated_at, started_at, finished_at, result_digest, error_code, exit_code, result_ptr, letter, retention, beats, version ON jobs WHEN NOT CASE NEW.rev - OLD.rev
+CREATE TRIGGER jobs_move AFTER UPDATE OF rev, state, attempt, failures, releases, epoch, owner, lease_expires_at, timeout_at, run_at, held_by, cancel_requested, wait_for, pending_signals, late_results, lost_owner, updated_at, started_at, finished_at, result_digest, error_code, exit_code, result_ptr, letter, retention, beats, version ON jobs WHEN NOT CASE NEW.rev - OLD.rev
         WHEN 1 THEN (CASE OLD.state WHEN 1 THEN 15366 WHEN 2 THEN 15372 WHEN 3 THEN 11992 WHEN 4 THEN 12272 WHEN 5 THEN 3108 WHEN 6 THEN 11336 WHEN 7 THEN 11916 WHEN 8 THEN 256 WHEN 9 THEN 512 WHEN 10 THEN 1024 WHEN 11 THEN 2048 WHEN 12 THEN 4096 WHEN 13 THEN 8192 ELSE 0 END >> NEW.state & 1)
         ELSE NEW.rev > OLD.rev AND (CASE OLD.state WHEN 3 THEN 12272 WHEN 4 THEN 12272 WHEN 5 THEN 4 ELSE 0 END >> NEW.state & 1) END
     OR NEW.attempt <> OLD.attempt + (NEW.state = 3 AND OLD.state <> 3)
     OR NEW.updated_at < OLD.updated_at
     OR OLD.retention = 3
 BEGIN SELECT RAISE(ABORT, 'holdfast: an illegal move refused on jobs'); END;
-CREATE TRIGGER jobs_frozen AFTER UPDATE OF failures, releases, started_at, finished_at, run_at, cancel_requested, signals, lost_owner, result_digest, error_code, exit_code, result_ptr ON jobs
+CREATE TRIGGER jobs_frozen AFTER UPDATE OF failures, releases, started_at, finished_at, run_at, cancel_requested, pending_signals, lost_owner, result_digest, error_code, exit_code, result_ptr ON jobs
 WHEN OLD.finished_at IS NOT NULL
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of an outcome refused on jobs'); END;
 CREATE TRIGGER jobs_retention AFTER UPDATE OF retention ON jobs
@@ -285,6 +286,15 @@ CREATE TABLE beats (
 CREATE INDEX beats_at ON beats (at);
 CREATE TRIGGER beats_fixed AFTER UPDATE ON beats
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of a heartbeat refused on beats'); END;
+
+-- Signals that no wait has consumed, by the revision of the event that brought each. The job row
+-- counts them: jobs without any are read without a look in here.
+CREATE TABLE signals (
+    id BLOB NOT NULL,
+    rev INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    PRIMARY KEY (id, rev)
+) STRICT, WITHOUT ROWID;
 
 -- One row per claim that took something: it finds leases that may have passed, settles a claim
 -- whose reply was lost, and tells what an owner holds, without an index that every finish changes.

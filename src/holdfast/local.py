@@ -383,6 +383,7 @@ class LocalOperations:
         with about("payload"):
             body = check_body(body, f"the payload of signal {name!r}")
         id_, together = await self._id(job), self._session.together
+        limits = await self._session.limits.get()
         async with together.turn(id_):
             return await intervene.signal(
                 together,
@@ -390,6 +391,7 @@ class LocalOperations:
                 self._control,
                 name,
                 body,
+                limit=limits.signals,
                 request_id=request_id,
                 expected_rev=expected_rev,
             )
@@ -407,6 +409,7 @@ class LocalOperations:
     ) -> Job:
         """Say whether a step had its effect that a job asks about."""
         id_, together = await self._id(job), self._session.together
+        limits = await self._session.limits.get()
         async with together.turn(id_):
             return await intervene.resolve(
                 together,
@@ -416,6 +419,7 @@ class LocalOperations:
                 happened=happened,
                 result=result,
                 force=force,
+                limit=limits.signals,
                 request_id=request_id,
                 expected_rev=expected_rev,
             )

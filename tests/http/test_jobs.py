@@ -119,6 +119,18 @@ async def test_if_match_compares_the_revision(http: httpx.AsyncClient) -> None:
     assert good.json()["signals"] == ["go"]
 
 
+@pytest.mark.req("E5")
+async def test_the_answer_to_a_signal_counts_those_that_are_kept_and_names_this_one(
+    http: httpx.AsyncClient,
+) -> None:
+    url = f"/v1/jobs/{(await submitted(http))['id']}"
+    await http.post(f"{url}/signal", json={"name": "first"})
+    second = (await http.post(f"{url}/signal", json={"name": "second"})).json()
+    assert (second["signals"], second["pending_signals"]) == (["second"], 2)
+    whole = (await http.get(url)).json()
+    assert (whole["signals"], whole["pending_signals"]) == (["first", "second"], 2)
+
+
 async def test_jobs_are_listed_with_filters_and_a_cursor(http: httpx.AsyncClient) -> None:
     ids = [(await submitted(http, queue=f"q{number % 2}"))["id"] for number in range(5)]
     page = (await http.get("/v1/jobs", params={"limit": 2})).json()

@@ -20,7 +20,8 @@ async def empty_ledger(url: str) -> None:
         await connection.execute("DELETE FROM needs WHERE id <> 0")
         await connection.execute("UPDATE meta SET value = '1' WHERE key = 'epoch'")
         await connection.execute(
-            "DELETE FROM meta WHERE key IN ('sealing_log', 'queues_per_tenant', 'needs_per_tenant')"
+            "DELETE FROM meta WHERE key IN ('sealing_log', 'queues_per_tenant', 'needs_per_tenant',"
+            " 'signals_per_job')"
         )
     finally:
         await connection.close()

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from holdfast.cli.main import app
-from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS, STORE_FAILED
+from holdfast.cli.running import BAD_INPUT, FOUND_PROBLEMS, REFUSED, STORE_FAILED
 from holdfast.flow.verify import Problem, Report
 from holdfast.identity import mint_id
 from holdfast.lifecycle.job import Actor, JobId
@@ -210,9 +210,23 @@ def test_a_file_that_is_no_database_is_said(tmp_path: Path) -> None:
 def test_limits_of_tenants_are_shown_and_set(filled: tuple[str, list[JobId]]) -> None:
     url = filled[0]
     assert run("limits", "--url", url).stdout == (
-        "queues per tenant: 1,000\nsets of needs per tenant: 100\n"
+        "queues per tenant: 1,000\nsets of needs per tenant: 100\npending signals per job: 1,000\n"
     )
     told = run("limits", "--queues", "5000", "--json", "--url", url).stdout
-    assert json.loads(told) == {"queues": 5000, "needs": 100}
+    assert json.loads(told) == {"queues": 5000, "needs": 100, "signals": 1000}
     assert "5,000" in run("limits", "--url", url).stdout
     assert run("limits", "--needs", "0", "--url", url).exit_code == 2
+
+
+def test_the_limit_of_pending_signals_is_set_and_holds(filled: tuple[str, list[JobId]]) -> None:
+    url, ids = filled[0], filled[1]
+    assert run("limits", "--signals", "0", "--url", url).exit_code == 2
+    assert run("limits", "--signals", "1000000", "--url", url).exit_code == 2
+    told = run("limits", "--signals", "2", "--json", "--url", url).stdout
+    assert json.loads(told)["signals"] == 2
+    job = str(ids[0])
+    assert [run("signal", job, "go", "--url", url).exit_code for _ in range(2)] == [0, 0]
+    outcome = run("signal", job, "go", "--url", url)
+    assert outcome.exit_code == REFUSED
+    assert "too_many_signals" in outcome.stderr
+    assert "holdfast limits --signals" in " ".join(outcome.stderr.split())

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from holdfast.ports import Store
 from holdfast.services.attendance import Attendance
 from holdfast.services.gathering import Together
+from holdfast.services.known_limits import KnownLimits
 from holdfast.services.known_terms import KnownTerms
 from holdfast.services.waiting_room import WaitingRoom
 from holdfast.services.watching import Watching
@@ -22,6 +23,7 @@ class Session:
         self.together = Together(store)
         self.watching = Watching(store)
         self.terms = KnownTerms(store)
+        self.limits = KnownLimits(store)
         self.waiting_room = WaitingRoom(store)
         self.attendance = Attendance(store)
         self.is_open = False

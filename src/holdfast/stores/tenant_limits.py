@@ -24,13 +24,18 @@ TENANTS = 1000
 """Of how many tenants the names are remembered, the latest: submitters choose them."""
 QUEUES_KEY, NEEDS_KEY = "queues_per_tenant", "needs_per_tenant"
 """Where `meta` has the limits; the SQL function of PostgreSQL reads them, too."""
+SIGNALS_KEY = "signals_per_job"
+MOST_SIGNALS = 100_000
+"""The highest limit of pending signals: whoever claims a job reads the names of all of them."""
 
 
 def read_limits(meta: Mapping[str, str]) -> Limits:
     """Read the limits that were set; what was not has its usual value."""
     usual = Limits()
     return Limits(
-        queues=int(meta.get(QUEUES_KEY, usual.queues)), needs=int(meta.get(NEEDS_KEY, usual.needs))
+        queues=int(meta.get(QUEUES_KEY, usual.queues)),
+        needs=int(meta.get(NEEDS_KEY, usual.needs)),
+        signals=int(meta.get(SIGNALS_KEY, usual.signals)),
     )
 
 
@@ -38,7 +43,12 @@ def written_limits(limits: Limits) -> list[tuple[str, str]]:
     """Write limits down, to be kept in `meta`."""
     for name in ("queues", "needs"):
         check_number(getattr(limits, name), name)
-    return [(QUEUES_KEY, str(limits.queues)), (NEEDS_KEY, str(limits.needs))]
+    check_number(limits.signals, "signals", high=MOST_SIGNALS)
+    return [
+        (QUEUES_KEY, str(limits.queues)),
+        (NEEDS_KEY, str(limits.needs)),
+        (SIGNALS_KEY, str(limits.signals)),
+    ]
 
 
 class Names(Struct):

@@ -25,6 +25,7 @@ from holdfast.stores.submitting import Existing, Holder, Plan, settle_known
 from holdfast.stores.tenant_limits import (
     NEEDS_KEY,
     QUEUES_KEY,
+    SIGNALS_KEY,
     read_limits,
     written_limits,
 )
@@ -150,12 +151,12 @@ class Submitting(Reading):
         return known.refused(jobs)
 
     async def limits(self) -> Limits:
-        """Read how many names a tenant's jobs may have."""
-        rows = await self._fetch("limits", [QUEUES_KEY, NEEDS_KEY])
+        """Read how many names a tenant's jobs may have, and how many signals a job may keep."""
+        rows = await self._fetch("limits", [QUEUES_KEY, NEEDS_KEY, SIGNALS_KEY])
         return read_limits(dict(map(tuple, rows)))
 
     async def set_limits(self, limits: Limits) -> None:
-        """Set how many names a tenant's jobs may have."""
+        """Set these limits."""
         for key, value in written_limits(limits):
             await self._fetch("set_meta", key, value)
 

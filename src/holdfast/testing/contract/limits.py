@@ -23,12 +23,14 @@ class Limiting:
 
     async def test_limits_are_kept_for_all(self, store: Store) -> None:
         assert await store.limits() == Limits()
-        await store.set_limits(Limits(queues=7, needs=3))
+        await store.set_limits(Limits(queues=7, needs=3, signals=5))
 
-        assert await store.limits() == Limits(queues=7, needs=3)
+        assert await store.limits() == Limits(queues=7, needs=3, signals=5)
 
-    @pytest.mark.parametrize("limits", [Limits(queues=0), Limits(needs=-1)])
-    async def test_a_limit_below_one_is_refused(self, store: Store, limits: Limits) -> None:
+    @pytest.mark.parametrize(
+        "limits", [Limits(queues=0), Limits(needs=-1), Limits(signals=0), Limits(signals=10**6)]
+    )
+    async def test_a_limit_out_of_bounds_is_refused(self, store: Store, limits: Limits) -> None:
         with pytest.raises(BadData):
             await store.set_limits(limits)
 

@@ -9,12 +9,16 @@ from functools import partial
 import asyncpg
 import pytest
 
+from holdfast.errors import JobUnreadable
 from holdfast.flow.rebuild import rebuild
+from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import JobId
+from holdfast.lifecycle.policy import Policy, policy_key
+from holdfast.lifecycle.times import SECOND
 from holdfast.ports import Store
 from holdfast.stores.columns import JOB_COLUMNS
-from holdfast.testing.acts import all_jobs, submit_one
-from holdfast.testing.factories import job_ids
+from holdfast.testing.acts import all_jobs, claimed_job, do, submit_one
+from holdfast.testing.factories import job_ids, owner_of
 from tests.stores.damage import Turn, Vandal, another, vandal
 from tests.stores.ledgers import Ledger, assert_proven, make_ledger, postgres_store
 from tests.stores.raw import ENGINES, row_of
@@ -133,6 +137,23 @@ async def test_a_job_whose_events_cannot_be_read_is_left_alone_and_told(
     assert sorted(report.skipped) == sorted([first.id, JobId(stranger["id"])])
     assert await hand.dump(KEPT) == before
     await hand.rows("DELETE FROM jobs WHERE id = $1", stranger["id"])
+
+
+async def test_a_policy_that_is_missing_is_written_again_from_corrected_terms(
+    ledger: Ledger, hand: Vandal
+) -> None:
+    policy = Policy(max_attempts=2, timeout=77 * SECOND)
+    async with ledger.store() as store:
+        job = await claimed_job(store)
+        job = await do(store, job, c.CorrectTerms(actor=owner_of(job), policy=policy))
+    await hand.rows("DELETE FROM policies WHERE id = $1", policy_key(policy))
+    async with ledger.store() as store:
+        with pytest.raises(JobUnreadable):
+            await store.get([job.id])
+        await rebuild(store)
+    async with ledger.store() as store:
+        assert await store.get([job.id]) == [job]
+        await assert_proven(store)
 
 
 async def test_the_law_holds_again_after_a_rebuild(

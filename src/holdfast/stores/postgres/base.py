@@ -167,11 +167,11 @@ class Base:
         rows: list[Any] = await on.fetch(self._sql[name], *args)
         return rows
 
-    def _remembered(self, jobs: Sequence[NewJob]) -> bool:
+    def _remembered(self, jobs: Sequence[Draft]) -> bool:
         """Whether the policies and needs of these jobs are known to be written."""
         return all(
-            policy_key(job.record.policy) in self._seen.policies
-            and (not job.record.needs or self._needs_written.is_fresh(needs_key(job.record.needs)))
+            policy_key(job.policy) in self._seen.policies
+            and (not job.needs or self._needs_written.is_fresh(needs_key(job.needs)))
             for job in jobs
         )
 
@@ -179,10 +179,12 @@ class Base:
         """Write policies and needs down before the first job that names them."""
         await self._remember([job.record for job in jobs])
 
-    async def _remember(self, jobs: Sequence[Draft]) -> None:
+    async def _remember(self, jobs: Sequence[Draft], *, again: bool = False) -> None:
+        """Write policies and needs down; `again`: also those that were written or read before."""
         asked = {id(job.policy): job.policy for job in jobs}
         policies = {policy_key(policy): policy for policy in asked.values()}
-        new = {key: value for key, value in policies.items() if key not in self._seen.policies}
+        known = {} if again else self._seen.policies
+        new = {key: value for key, value in policies.items() if key not in known}
         if new:
             await self._fetch(
                 "add_policies",
@@ -194,7 +196,11 @@ class Base:
             )
             self._seen.policies.update(new)
         needs = {needs_key(job.needs): job.needs for job in jobs if job.needs}
-        fresh = {k: value for k, value in needs.items() if not self._needs_written.is_fresh(k)}
+        fresh = {
+            key: value
+            for key, value in needs.items()
+            if again or not self._needs_written.is_fresh(key)
+        }
         if fresh:
             texts = [needs_text(value).decode() for value in fresh.values()]
             await self._fetch("add_needs", list(fresh), texts)

@@ -9,7 +9,7 @@ import asyncpg
 
 from holdfast.errors import JobBusy, JobUnreadable
 from holdfast.identity import mint_request
-from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
+from holdfast.lifecycle.job import Change, Draft, Job, JobId, LoggedEvent
 from holdfast.lifecycle.rebase import has_landed
 from holdfast.lifecycle.submit import freed_keys
 from holdfast.ports import (
@@ -47,12 +47,12 @@ class _ChildRefused(Exception):
 
 
 class _Unremembered(Exception):
-    """A job that hangs on a change has a policy or needs that are not written yet."""
+    """Records that a commit writes name a policy or needs that are not written yet."""
 
-    def __init__(self, children: Sequence[NewJob]) -> None:
-        """Keep whose."""
+    def __init__(self, records: Sequence[Draft]) -> None:
+        """Keep the records."""
         super().__init__()
-        self.children = children
+        self.records = records
 
 
 class _Locked:
@@ -103,10 +103,7 @@ class Committing(Claiming):
         if not changes:
             return []
         folds, numbers = fold(changes)
-        rare = [one for one in folds if not one.ordinary]
-        named = [job.record for one in rare for job in one.submits]
-        named += [one.last.next for one in rare if one.corrects]
-        if named:
+        if named := _naming(folds):
             await self._remember(named)
         outcomes = await self._commit_some(folds, mint_request())
         self._wake.tell(_woken(folds, outcomes))
@@ -133,7 +130,7 @@ class Committing(Claiming):
                 outcome: Outcome = await self._run(work, keep=DATA_ERRORS, lane=Lane.LOCKS)
             except _Unremembered as error:
                 # Outside the transaction: it must not wait for a second connection.
-                await self.remember(error.children)
+                await self._remember(error.records)
                 continue
             except _ChildRefused as error:
                 return Rejected(code=error.refusal.code, message=error.refusal.message)
@@ -177,9 +174,9 @@ class Committing(Claiming):
         return await self._events(rows, on=connection)
 
     async def _write_locked(self, connection: Connection, locked: _Locked) -> Outcome:
-        children = [job for one in locked.folds for job in one.submits]
-        if not self._remembered(children):
-            raise _Unremembered(children)
+        named = _naming(locked.folds)
+        if not self._remembered(named):
+            raise _Unremembered(named)
         frees = {one.id: kinds for one in locked.folds if (kinds := _freed(one))}
         outcomes = await self._write(connection, locked.folds, locked.request_id)
         await self._write_more(connection, locked.folds, outcomes, frees)
@@ -351,6 +348,13 @@ def _busy(one: Fold) -> Rejected:
         "key that it needs; nothing was written. End that transaction: see pg_stat_activity and "
         "pg_blocking_pids()",
     )
+
+
+def _naming(folds: Sequence[Fold]) -> list[Draft]:
+    """Return the records that may name new policies or needs: children, and corrected terms."""
+    rare = [one for one in folds if not one.ordinary]
+    children: list[Draft] = [job.record for one in rare for job in one.submits]
+    return children + [one.last.next for one in rare if one.corrects]
 
 
 def _freed(one: Fold) -> int:

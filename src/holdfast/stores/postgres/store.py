@@ -418,6 +418,8 @@ class PostgresStore(Committing):
         self, jobs: Sequence[Job], *, keys: Sequence[tuple[JobId, KeyRow]]
     ) -> list[JobId]:
         """Replace the projection of these jobs, except of those that have moved on."""
+        # The events carry corrected terms whole: a policy that the store lost is written again.
+        await self._remember(jobs, again=True)
         return await self._run(
             lambda connection, tries: rebuild_rows(connection, self._sql, jobs, keys)
         )

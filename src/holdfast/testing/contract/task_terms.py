@@ -14,8 +14,8 @@ from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.states import Priority, State
 from holdfast.lifecycle.terms import TaskTerms
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import Store
-from holdfast.testing.acts import claim_one, do, job_in, passed
+from holdfast.ports import Committed, Store
+from holdfast.testing.acts import change, claim_one, do, job_in, passed
 from holdfast.testing.factories import owner_of
 
 ONCE = Policy(idempotent=False, max_attempts=1, timeout=90 * SECOND, lease=45 * SECOND)
@@ -112,3 +112,15 @@ class PublishingTerms:
         assert again.created.policy != policy
         assert again.job.lease_expires_at == again.job.updated_at + policy.lease
         assert again.job.timeout_at == again.job.updated_at + 7 * SECOND
+
+    async def test_terms_corrected_by_a_locked_commit_are_the_jobs_from_then_on(
+        self, store: Store
+    ) -> None:
+        job = await job_in(store, State.CLAIMED)
+        correct = c.CorrectTerms(actor=owner_of(job), policy=replace(ONCE, timeout=77 * SECOND))
+        outcome = await store.commit_locked(job.id, lambda current, _: [change(current, correct)])
+        assert isinstance(outcome, Committed), outcome
+        assert outcome.job.policy == correct.policy
+        await do(store, outcome.job, c.Release(actor=owner_of(job)))
+        again = await claim_one(store, job.queue, owner="worker-2")
+        assert again.job.policy == correct.policy

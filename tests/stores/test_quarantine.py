@@ -13,9 +13,9 @@ from holdfast.flow.recover import sweep
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import JobId
 from holdfast.lifecycle.states import EventType, State
-from holdfast.ports import Committed, Query, Rejected
+from holdfast.ports import Committed, Query, Rejected, SubmitRefused, Submitted
 from holdfast.testing.acts import change, claim, claimed_ids, passed, running_job, submit_one
-from holdfast.testing.factories import CONTROL, RECONCILER, SHORT_RUN, owner_of
+from holdfast.testing.factories import CONTROL, RECONCILER, SHORT_RUN, new_job, owner_of
 from tests.stores.damage import vandal
 from tests.stores.ledgers import Ledger, make_ledger, problems_of
 from tests.stores.raw import ENGINES
@@ -105,6 +105,38 @@ async def test_a_commit_that_meets_an_unreadable_row_answers_for_the_others(
         assert isinstance(first, Rejected), first
         assert (first.code, str(bad.id) in first.message) == ("job_unreadable", True)
         assert await _state(store, good.id) is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("how", OF_ROWS)
+async def test_a_damaged_holder_of_a_key_refuses_that_submit_alone(
+    ledger: Ledger, damaged: Any, how: str
+) -> None:
+    async with ledger.store() as store:
+        bad = await submit_one(store, dedupe_key="k")
+    await damaged(bad.id, how)
+    async with ledger.store() as store:
+        batch = [new_job(dedupe_key="k"), new_job(dedupe_key="other"), new_job()]
+        refused, *others = await store.submit(batch)
+        assert isinstance(refused, SubmitRefused)
+        assert (refused.code, refused.holder) == ("job_unreadable", bad.id)
+        assert [isinstance(one, Submitted) and one.created for one in others] == [True, True]
+        assert [one.id for one in (await store.quarantined()).jobs] == [bad.id]
+
+
+@pytest.mark.parametrize("how", [*OF_ROWS, "its first event's data is cut"])
+async def test_a_submit_sent_again_for_a_damaged_job_refuses_that_submit_alone(
+    ledger: Ledger, damaged: Any, how: str
+) -> None:
+    again, fresh = new_job(), new_job()
+    async with ledger.store() as store:
+        await store.submit([again])
+    await damaged(again.record.id, how)
+    async with ledger.store() as store:
+        refused, other = await store.submit([again, fresh])
+        assert isinstance(refused, SubmitRefused)
+        assert (refused.code, refused.holder) == ("job_unreadable", again.record.id)
+        assert isinstance(other, Submitted)
+        assert other.created
 
 
 @pytest.mark.parametrize("how", DAMAGE)

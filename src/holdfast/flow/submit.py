@@ -6,6 +6,7 @@ from holdfast.errors import (
     BadData,
     HoldfastError,
     JobPurged,
+    JobUnreadable,
     KeyBusy,
     KeyConflict,
     RequestIdReused,
@@ -37,6 +38,8 @@ def refused_submit(refusal: SubmitRefused) -> HoldfastError:
             return TooManyNames(refusal.message)
         case JobPurged.code:
             return JobPurged(refusal.message, job_id=holder)
+        case JobUnreadable.code:
+            return JobUnreadable(refusal.message, job_id=holder)
         case "request_id_reused":
             return RequestIdReused(refusal.message, job_id=holder)
         case _:

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.errors import JobUnreadable
 from holdfast.lifecycle.job import JobId
+from holdfast.ports import SubmitRefused
 
 R = TypeVar("R")
 log = logging.getLogger(__name__)
@@ -46,6 +47,12 @@ def unreadable(id: JobId, reason: str) -> JobUnreadable:
     )
     error.damage = reason
     return error
+
+
+def refused_as_unreadable(id: JobId, reason: str) -> SubmitRefused:
+    """Answer a submit whose key or id stands for a damaged job."""
+    error = unreadable(id, reason)
+    return SubmitRefused(code=error.code, message=str(error), holder=id)
 
 
 def all_of(rows: Sequence[Any], read: Callable[[Any], R], id_of: Callable[[Any], JobId]) -> list[R]:

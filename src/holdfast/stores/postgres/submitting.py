@@ -21,6 +21,7 @@ from holdfast.stores.postgres.pool import Lane
 from holdfast.stores.postgres.reading import Reading
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.purging import refused_as_purged
+from holdfast.stores.quarantine import refused_as_unreadable
 from holdfast.stores.submitting import Existing, Holder, Plan, settle_known
 from holdfast.stores.tenant_limits import (
     NEEDS_KEY,
@@ -254,14 +255,18 @@ class Submitting(Reading):
         rows = await connection.fetch(self._sql["get"], ids)
         if not rows:
             return {}
-        known = {job.id: job for job in await self._jobs(rows, on=connection)}
+        readable, bad = await self._readable_jobs(rows, on=connection)
+        known = {job.id: job for job in readable}
         found = await connection.fetch(self._sql["event_at"], list(known), [1] * len(known))
-        first = {event.id: event for event in await self._events(found, on=connection)}
+        events, unread = await self._readable_events(found, on=connection)
+        first = {event.id: event for event in events}
+        bad |= unread
+        await self._set_aside(bad, on=connection)
         return {
             job.record.id: settle_known(job, known[job.record.id], first.get(job.record.id))
             for job in jobs
             if job.record.id in known
-        }
+        } | {id_: refused_as_unreadable(id_, reason) for id_, reason in bad.items()}
 
     async def _point_to_ids(self, connection: Connection, plan: Plan) -> None:
         """Let a job_id that is the text of an internal id refer to that job (A1)."""
@@ -279,8 +284,15 @@ class Submitting(Reading):
         verdicts = {job.record.id: plan.verdict(job) for job in plan.jobs}
         existing = [verdict.id for verdict in verdicts.values() if isinstance(verdict, Existing)]
         rows = await connection.fetch(self._sql["get"], existing) if existing else []
-        found = {job.id: job for job in await self._jobs(rows, on=connection)}
-        lost = [id_ for id_ in existing if id_ not in found]
+        readable, bad = await self._readable_jobs(rows, on=connection)
+        await self._set_aside(bad, on=connection)
+        verdicts |= {
+            id_: refused_as_unreadable(verdict.id, bad[verdict.id])
+            for id_, verdict in verdicts.items()
+            if isinstance(verdict, Existing) and verdict.id in bad
+        }
+        found = {job.id: job for job in readable}
+        lost = [id_ for id_ in existing if id_ not in found and id_ not in bad]
         gone = await connection.fetch(self._sql["purged"], lost) if lost else []
         purged = {row[0] for row in gone}
         return {job.record.id: _outcome(job, verdicts[job.record.id], found, purged, now)

@@ -6,16 +6,20 @@ from collections import Counter
 from collections.abc import Sequence
 from uuid import UUID
 
-from holdfast.errors import LawBroken
+from holdfast.errors import JobUnreadable, LawBroken
 from holdfast.lifecycle.job import Job, JobId, NewJob
 from holdfast.lifecycle.states import Link
 from holdfast.ports import SubmitOutcome, SubmitRefused, Submitted
 from holdfast.stores.batch import stamp
+from holdfast.stores.columns import EVENT_COLUMNS
 from holdfast.stores.purging import refused_as_purged
+from holdfast.stores.quarantine import refused_as_unreadable
 from holdfast.stores.sqlite.connections import DATA_ERRORS, translate
 from holdfast.stores.sqlite.rows import event_row, sealed, submit_row
 from holdfast.stores.sqlite.turn import Turn
 from holdfast.stores.submitting import Asked, Existing, Holder, Plan, settle_known
+
+_DIGEST = EVENT_COLUMNS.index("digest")
 
 
 def submit(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
@@ -66,9 +70,16 @@ def _submit_one(turn: Turn, job: NewJob) -> SubmitOutcome:
             return _settle(turn, job, known)
         with turn.alone():
             return submit_batch(turn, [job])[0]
+    except JobUnreadable as error:
+        return _unreadable(turn, job.record.id, error)
     except DATA_ERRORS as error:
         told = translate(error)
         return SubmitRefused(code=getattr(told, "code", "bad_data"), message=str(told))
+
+
+def _unreadable(turn: Turn, id: JobId, error: JobUnreadable) -> SubmitRefused:
+    turn.set_aside({id: error.damage})
+    return refused_as_unreadable(id, error.damage)
 
 
 def _settle(turn: Turn, job: NewJob, known: Job) -> SubmitOutcome:
@@ -99,10 +110,10 @@ def _point_to_ids(turn: Turn, plan: Plan) -> None:
     """Let a job_id that is the text of an internal id refer to that job (A1)."""
     for job, id_ in plan.as_ids():
         if turn.row("look_up_id", (id_.bytes, job.record.tenant)) is not None:
-            first = turn.events("first_event", (id_.bytes,))
+            first = turn.row("first_event", (id_.bytes,))
             # Of a purged job the body is not known: whatever this one's is, it is refused.
             is_purged = turn.row("purged", (id_.bytes,)) is not None
-            known = first[0].digest if first else None
+            known = None if first is None else first[_DIGEST]
             plan.refers(job, id_, job.event.digest if is_purged else known)
 
 
@@ -128,7 +139,10 @@ def _outcome(turn: Turn, plan: Plan, job: NewJob, made: dict[JobId, Job]) -> Sub
         case None:
             return Submitted(made[job.record.id], created=True)
         case Existing(id=id_):
-            holder = made.get(id_) or turn.get(id_.bytes)
+            try:
+                holder = made.get(id_) or turn.get(id_.bytes)
+            except JobUnreadable as error:
+                return _unreadable(turn, id_, error)
             if holder is None and turn.row("purged", (id_.bytes,)) is not None:
                 return refused_as_purged(id_)
             if holder is None:

@@ -6,7 +6,8 @@ import asyncpg
 import pytest
 
 from holdfast.ports import Limits
-from holdfast.stores.postgres.enlisted import enlist_sql, enlist_text
+from holdfast.stores.postgres.enlisted import enlist_sql, enlist_text, read_outcomes
+from holdfast.stores.submitting import Enlisted
 from holdfast.testing.acts import submit_one
 from holdfast.testing.factories import fresh, new_job
 from tests.stores.ledgers import postgres_store
@@ -31,3 +32,16 @@ async def test_one_name_too_many_is_refused_in_a_callers_transaction(
                 enlist_sql("$1"), enlist_text([new_job(tenant=tenant, **other)])
             )
         await connection.close()
+
+
+async def test_a_repeat_in_a_callers_transaction_brings_no_name(postgres_url: str) -> None:
+    tenant = fresh("tenant")
+    async with postgres_store(postgres_url) as store:
+        await store.set_limits(Limits(queues=1))
+        first = await submit_one(store, tenant=tenant, queue="known", dedupe_key="k")
+        connection = await asyncpg.connect(postgres_url)
+        again = new_job(tenant=tenant, queue="other", dedupe_key="k")
+        answer = await connection.fetchval(enlist_sql("$1"), enlist_text([again]))
+        await connection.close()
+    [outcome] = read_outcomes([again], answer)
+    assert outcome == Enlisted(id=first.id, job_id=first.public_id, created=False)

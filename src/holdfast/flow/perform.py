@@ -11,12 +11,17 @@ from typing import TypeAlias
 
 from holdfast.errors import (
     HoldfastError,
+    JobPurged,
+    JobUnreadable,
+    KeyBusy,
+    KeyConflict,
     LawBroken,
     LeaseConflictError,
     NoSuchJob,
     Refused,
     RequestIdReused,
     StaleRevision,
+    TooManyNames,
 )
 from holdfast.flow.correlate import correlated
 from holdfast.lifecycle.commands import Command
@@ -224,8 +229,17 @@ def refused(code: str, message: str, job_id: str) -> HoldfastError:
 
 def _written(job: Job, outcome: Committed | Rejected) -> Job:
     if isinstance(outcome, Rejected):
-        raise LawBroken(outcome.message, code=outcome.code, job_id=job.public_id)
+        kind = _REJECTED.get(outcome.code, LawBroken)
+        raise kind(outcome.message, code=outcome.code, job_id=job.public_id)
     return outcome.job
+
+
+_REJECTED: dict[str, type[HoldfastError]] = {
+    kind.code: kind
+    for kind in (JobPurged, JobUnreadable, KeyBusy, KeyConflict, RequestIdReused, TooManyNames)
+}
+"""Why a store rejects a change that is not against the law: a job that hangs on it was refused, or
+the job itself is damaged."""
 
 
 async def _decide_anew(

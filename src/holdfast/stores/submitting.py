@@ -6,7 +6,7 @@ the plan knows for each job whether it is new, is an existing one, or is refused
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 from uuid import UUID
 
@@ -60,7 +60,7 @@ class Plan:
         self.later: list[NewJob] = []
         self._taken: set[tuple[int, UUID]] = set()
         self._holders: dict[Asked, Holder] = {}
-        self._refers: dict[JobId, Existing | SubmitRefused] = {}
+        self._settled: dict[JobId, Existing | SubmitRefused] = {}
         seen: set[Asked] = set()
         for job in jobs:
             asked = {_asked(job, key) for key in job.keys}
@@ -80,14 +80,14 @@ class Plan:
         existing: Existing | SubmitRefused = Existing(JobId(id_))
         if digest != job.event.digest:
             existing = _other_body(KeyKind.JOB_ID.code, str(id_), id_)
-        self._refers[job.record.id] = existing
+        self._settled[job.record.id] = existing
 
     def wanted(self) -> list[tuple[str, Key, UUID]]:
         """List the keys that are neither taken nor held, with the job that wants each."""
         return [
             (job.record.tenant, key, job.record.id)
             for job in self.jobs
-            if job.record.id not in self._refers
+            if job.record.id not in self._settled
             for key in job.keys
             if (key.kind, job.record.id) not in self._taken
             and _asked(job, key) not in self._holders
@@ -104,6 +104,11 @@ class Plan:
         """
         self._holders |= holders
 
+    def refuse(self, refused: Mapping[JobId, SubmitRefused]) -> list[UUID]:
+        """Refuse jobs that would have been new; return those whose keys are to be given back."""
+        self._settled |= refused
+        return [job.record.id for job in self.jobs if job.keys and job.record.id in refused]
+
     def losers(self) -> list[UUID]:
         """List jobs that lost a key: those they took are to be given back."""
         return [job.record.id for job in self.jobs if self._lost(job)]
@@ -114,8 +119,8 @@ class Plan:
 
     def verdict(self, job: NewJob) -> Existing | SubmitRefused | None:
         """Tell what a job is instead of a new one; None if it is new."""
-        if job.record.id in self._refers:
-            return self._refers[job.record.id]
+        if job.record.id in self._settled:
+            return self._settled[job.record.id]
         lost = self._lost(job)
         return _judge(lost) if lost else None
 

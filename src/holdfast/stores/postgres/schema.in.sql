@@ -749,32 +749,6 @@ BEGIN
     IF FOUND THEN
         PERFORM holdfast_refuse_submit('the keys are not those of the jobs', 'check_violation');
     END IF;
-    SELECT d.tenant, d.queue INTO wrong
-    FROM jsonb_to_recordset(asked -> 'jobs') AS d(tenant text, queue text)
-    WHERE NOT EXISTS (
-            SELECT 1 FROM counts AS c WHERE c.tenant = d.tenant AND c.queue = d.queue)
-        AND (SELECT count(DISTINCT queue) FROM counts AS c WHERE c.tenant = d.tenant)
-            >= holdfast_limit('queues_per_tenant', {{law.queues_per_tenant}})
-    LIMIT 1;
-    IF FOUND THEN
-        PERFORM holdfast_refuse_submit(format('too_many_names: tenant %s may have no queue %s '
-            'beside those that it has', wrong.tenant, wrong.queue), 'configuration_limit_exceeded');
-    END IF;
-    SELECT d.tenant, d.needs INTO wrong
-    FROM jsonb_to_recordset(asked -> 'jobs') AS d(tenant text, needs bigint)
-    WHERE d.needs <> 0
-        AND NOT EXISTS (
-            SELECT 1 FROM jobs AS j WHERE j.needs = d.needs AND j.needs <> 0
-                AND j.tenant = d.tenant OFFSET 0)
-        AND (SELECT count(*) FROM needs AS n WHERE EXISTS (
-                SELECT 1 FROM jobs AS j WHERE j.needs = n.id AND j.needs <> 0
-                    AND j.tenant = d.tenant OFFSET 0))
-            >= holdfast_limit('needs_per_tenant', {{law.needs_per_tenant}})
-    LIMIT 1;
-    IF FOUND THEN
-        PERFORM holdfast_refuse_submit(format('too_many_names: tenant %s may have no needs %s '
-            'beside those that it has', wrong.tenant, wrong.needs), 'configuration_limit_exceeded');
-    END IF;
     SELECT d.id, d.policy, d.needs, d.parent_id INTO wrong
     FROM jsonb_to_recordset(asked -> 'jobs')
         AS d(id uuid, tenant text, policy bigint, needs bigint, parent_id uuid)
@@ -792,6 +766,40 @@ BEGIN
         PERFORM holdfast_refuse_submit(format('job %s names a policy (%s), needs (%s) or a parent '
             '(%s) that its tenant does not have', wrong.id, wrong.policy, wrong.needs,
             wrong.parent_id), missing);
+    END IF;
+END $$;
+
+-- Refuse new jobs that give their tenant more queues or sets of needs than it may have. Called when
+-- it is known which jobs are new: one that its keys stand for brings no name.
+CREATE FUNCTION holdfast_check_limits(made jsonb) RETURNS void LANGUAGE plpgsql AS
+$$ DECLARE
+    wrong record;
+BEGIN
+    SELECT d.tenant, d.queue INTO wrong
+    FROM jsonb_to_recordset(made) AS d(tenant text, queue text)
+    WHERE NOT EXISTS (
+            SELECT 1 FROM counts AS c WHERE c.tenant = d.tenant AND c.queue = d.queue)
+        AND (SELECT count(DISTINCT queue) FROM counts AS c WHERE c.tenant = d.tenant)
+            >= holdfast_limit('queues_per_tenant', {{law.queues_per_tenant}})
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM holdfast_refuse_submit(format('too_many_names: tenant %s may have no queue %s '
+            'beside those that it has', wrong.tenant, wrong.queue), 'configuration_limit_exceeded');
+    END IF;
+    SELECT d.tenant, d.needs INTO wrong
+    FROM jsonb_to_recordset(made) AS d(tenant text, needs bigint)
+    WHERE d.needs <> 0
+        AND NOT EXISTS (
+            SELECT 1 FROM jobs AS j WHERE j.needs = d.needs AND j.needs <> 0
+                AND j.tenant = d.tenant OFFSET 0)
+        AND (SELECT count(*) FROM needs AS n WHERE EXISTS (
+                SELECT 1 FROM jobs AS j WHERE j.needs = n.id AND j.needs <> 0
+                    AND j.tenant = d.tenant OFFSET 0))
+            >= holdfast_limit('needs_per_tenant', {{law.needs_per_tenant}})
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM holdfast_refuse_submit(format('too_many_names: tenant %s may have no needs %s '
+            'beside those that it has', wrong.tenant, wrong.needs), 'configuration_limit_exceeded');
     END IF;
 END $$;
 
@@ -832,6 +840,7 @@ $$ DECLARE
     refers jsonb;
     held jsonb := '{}';
     lost jsonb;
+    made jsonb;
     undecided uuid[];
     won uuid[];
     tries_left integer := 2 * jsonb_array_length(asked -> 'jobs') + 8;
@@ -917,15 +926,18 @@ BEGIN
         held := held || lost;
     END LOOP;
 
+    SELECT coalesce(jsonb_agg(j), '[]') INTO made FROM jsonb_array_elements(asked -> 'jobs') AS j
+    WHERE NOT refers ? (j ->> 'id') AND NOT held ? (j ->> 'id');
+    PERFORM holdfast_check_limits(made);
+
     stamp := holdfast_now();
     WITH d AS MATERIALIZED (
-        SELECT * FROM jsonb_to_recordset(asked -> 'jobs') AS d(id uuid, tenant text, task text,
+        SELECT * FROM jsonb_to_recordset(made) AS d(id uuid, tenant text, task text,
             task_version text, queue text, state smallint, kind smallint, priority smallint,
             needs bigint, policy bigint, cpus integer, memory_mb integer, job_id text,
             parent_id uuid, link_kind smallint, workflow_id text, step_index integer, key_kinds smallint,
             held_by text, run_at bigint, deadline_at bigint, actor text, request_id text,
             reason text, correlation_id text, data text, body text, digest text)
-        WHERE NOT refers ? d.id::text AND NOT held ? d.id::text
     ),
     j AS (
         INSERT INTO jobs (id, created_at, updated_at, run_at, deadline_at, needs, policy, rev, cpus,

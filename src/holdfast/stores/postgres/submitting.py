@@ -122,7 +122,8 @@ class Submitting(Reading):
         """Insert decided jobs with their first events and keys."""
         if not jobs:
             return []
-        refused = await self._over_limits(jobs)
+        # Of jobs with keys it is not known yet whether they are new.
+        refused = await self._over_limits([job for job in jobs if not job.keys])
         if refused:
             within = [job for job in jobs if job.record.id not in refused]
             taken = iter(await self.submit(within, await_keys=await_keys))
@@ -139,13 +140,15 @@ class Submitting(Reading):
         by_id = dict(zip(once, outcomes, strict=True))
         return [by_id[job.record.id.int] for job in jobs]
 
-    async def _over_limits(self, jobs: Sequence[NewJob]) -> dict[JobId, SubmitRefused]:
-        """Tell which would give their tenants more queues or sets of needs than they may have."""
+    async def _over_limits(
+        self, jobs: Sequence[NewJob], *, on: Connection | None = None
+    ) -> dict[JobId, SubmitRefused]:
+        """Return which new jobs give their tenants more queues or needs than they may have."""
         known = self._seen.names
         if not (new := known.new(jobs)):
             return {}
         for tenant in known.stale(new):
-            rows = await self._fetch("tenant_names", tenant, [QUEUES_KEY, NEEDS_KEY])
+            rows = await self._look("tenant_names", tenant, [QUEUES_KEY, NEEDS_KEY], on=on)
             queues = {name for kind, name in rows if kind == "queue"}
             needs = {int(name) for kind, name in rows if kind == "needs"}
             known.learn(tenant, queues, needs, read_limits(dict(map(tuple, rows))))
@@ -239,6 +242,9 @@ class Submitting(Reading):
             plan = Plan(waiting)
             await self._point_to_ids(connection, plan)
             await take_keys(connection, self._sql, plan)
+            refused = plan.refuse(await self._over_limits(plan.winners(), on=connection))
+            if refused:
+                await connection.execute(self._sql["drop_keys"], refused)
             outcomes |= await self._insert_planned(connection, plan)
             inserted = inserted or bool(plan.winners())
             waiting = plan.later

@@ -24,10 +24,6 @@ _DIGEST = EVENT_COLUMNS.index("digest")
 
 def submit(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
     """Insert a batch; where one of it is bad, or was there before, go through them one by one."""
-    refused = _over_limits(turn, jobs)
-    if refused:
-        taken = iter(submit(turn, [job for job in jobs if job.record.id not in refused]))
-        return [refused.get(job.record.id) or next(taken) for job in jobs]
     try:
         with turn.alone():
             return submit_batch(turn, jobs)
@@ -36,7 +32,7 @@ def submit(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
 
 
 def _over_limits(turn: Turn, jobs: Sequence[NewJob]) -> dict[JobId, SubmitRefused]:
-    """Tell which jobs would give their tenants more queues or sets of needs than they may have."""
+    """Return which new jobs give their tenants more queues or sets of needs than they may have."""
     known = turn.seen.names
     if not (new := known.new(jobs)):
         return {}
@@ -49,14 +45,17 @@ def _over_limits(turn: Turn, jobs: Sequence[NewJob]) -> dict[JobId, SubmitRefuse
 
 def submit_batch(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
     """Insert a batch of which none is bad or was there before."""
-    if not any(job.keys for job in jobs):
+    if not any(job.keys for job in jobs) and not _over_limits(turn, jobs):
         return [Submitted(job, created=True) for job in _insert(turn, jobs)]
     outcomes: dict[JobId, SubmitOutcome] = {}
     waiting = jobs
     while waiting:
         plan = Plan(waiting)
         _point_to_ids(turn, plan)
-        _take_keys(turn, plan)
+        taken = _take_keys(turn, plan)
+        # Only now it is known which jobs are new: a repeat brings no name.
+        refused = plan.refuse(_over_limits(turn, plan.winners()))
+        turn.write("drop_keys", [asked for id_ in refused for asked in taken.get(id_, ())])
         made = {job.id: job for job in _insert(turn, plan.winners())}
         outcomes |= {job.record.id: _outcome(turn, plan, job, made) for job in plan.jobs}
         waiting = plan.later
@@ -117,8 +116,11 @@ def _point_to_ids(turn: Turn, plan: Plan) -> None:
             plan.refers(job, id_, job.event.digest if is_purged else known)
 
 
-def _take_keys(turn: Turn, plan: Plan) -> None:
-    """Take the keys that nobody holds, and tell the plan who holds the others."""
+def _take_keys(turn: Turn, plan: Plan) -> dict[UUID, list[Asked]]:
+    """Take the keys that nobody holds, and note in the plan who holds the others.
+
+    Return the keys that were taken for each job; those of jobs that lost one are free again.
+    """
     taken: dict[UUID, list[Asked]] = {}
     holders: dict[Asked, Holder] = {}
     for tenant, key, id_ in plan.wanted():
@@ -131,7 +133,8 @@ def _take_keys(turn: Turn, plan: Plan) -> None:
             taken.setdefault(id_, []).append(asked)
     plan.took({(asked[1], id_) for id_, keys in taken.items() for asked in keys})
     plan.held(holders)
-    turn.write("drop_keys", [asked for id_ in plan.losers() for asked in taken.get(id_, ())])
+    turn.write("drop_keys", [asked for id_ in plan.losers() for asked in taken.pop(id_, ())])
+    return taken
 
 
 def _outcome(turn: Turn, plan: Plan, job: NewJob, made: dict[JobId, Job]) -> SubmitOutcome:

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from holdfast.errors import BadData
-from holdfast.ports import Limits, Store, SubmitRefused
-from holdfast.testing.acts import submit_one
-from holdfast.testing.factories import fresh, new_job
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.states import KeyKind
+from holdfast.ports import Committed, Limits, Rejected, Store, SubmitRefused, Submitted
+from holdfast.testing.acts import change, running_job, stored, submit_one
+from holdfast.testing.factories import fresh, new_job, owner_of
 
 
 async def outcomes(store: Store, *wishes: dict[str, Any]) -> list[str]:
@@ -69,6 +71,41 @@ class Limiting:
         assert tenant in refused.message
         assert "'extra'" in refused.message
         assert "holdfast limits --queues" in refused.message
+
+    async def test_a_repeated_submit_returns_its_job_whatever_new_name_it_brings(
+        self, store: Store
+    ) -> None:
+        await store.set_limits(Limits(queues=1, needs=1))
+        tenant = fresh("tenant")
+        first = await submit_one(store, tenant=tenant, queue="a", dedupe_key="k")
+        wishes = {"tenant": tenant, "queue": "b", "needs": frozenset({"gpu"})}
+        again, other, third = await store.submit(
+            [new_job(dedupe_key=key, **wishes) for key in ("k", "l", "l")]
+        )
+
+        assert again == Submitted(first, created=False)
+        for one in (other, third):
+            assert isinstance(one, SubmitRefused)
+            assert one.code == "too_many_names"
+        # A refused job keeps no key.
+        assert await store.look_up(tenant, KeyKind.DEDUPE, "l") is None
+        await submit_one(store, tenant=tenant, queue="a", dedupe_key="l")
+
+    @pytest.mark.parametrize("key", [None, "k"])
+    async def test_jobs_that_a_change_submits_are_limited_too(
+        self, store: Store, key: str | None
+    ) -> None:
+        await store.set_limits(Limits(queues=1))
+        tenant = fresh("tenant")
+        job = await running_job(store, tenant=tenant, queue="a")
+        for queue, kind in (("b", Rejected), ("a", Committed)):
+            child = new_job(tenant=tenant, queue=queue, dedupe_key=key)
+            step = c.Step(actor=owner_of(job), name="spawn", body=b"1", submits=(child,))
+            [outcome] = await store.commit([change(job, step)])
+            assert isinstance(outcome, kind), outcome
+            if isinstance(outcome, Rejected):
+                assert outcome.code == "too_many_names"
+                assert await stored(store, job.id) == job
 
     async def test_a_set_of_needs_that_was_just_named_is_not_forgotten(self, store: Store) -> None:
         job = await submit_one(store, needs=frozenset({"gpu"}))

@@ -749,6 +749,12 @@ BEGIN
     IF FOUND THEN
         PERFORM holdfast_refuse_submit('the keys are not those of the jobs', 'check_violation');
     END IF;
+    SELECT d.id INTO wrong FROM jsonb_to_recordset(asked -> 'jobs') AS d(id uuid)
+    WHERE EXISTS (SELECT 1 FROM purged AS p WHERE p.id = d.id OFFSET 0) LIMIT 1;
+    IF FOUND THEN
+        PERFORM holdfast_refuse_submit(format('the id %s was that of a job that was purged; mint a '
+            'new one', wrong.id), 'unique_violation');
+    END IF;
     SELECT d.id, d.policy, d.needs, d.parent_id INTO wrong
     FROM jsonb_to_recordset(asked -> 'jobs')
         AS d(id uuid, tenant text, policy bigint, needs bigint, parent_id uuid)
@@ -866,13 +872,20 @@ BEGIN
     END IF;
     PERFORM holdfast_check_submit(asked);
 
-    -- A given job_id that is the text of an internal id stands for that job.
-    SELECT coalesce(jsonb_object_agg(d.id, jsonb_build_object('id', j.id, 'job_id',
-        coalesce(j.job_id, j.id::text), 'digest', encode(e.digest, 'hex'))), '{}')
+    -- A given job_id that is the text of an internal id stands for that job, also for one that was
+    -- purged: its body is not known, so no other body is told apart, and it has no name.
+    SELECT coalesce(jsonb_object_agg(d.id, jsonb_build_object('id', r.id, 'job_id', r.job_id,
+        'digest', r.digest)), '{}')
     INTO refers
-    FROM jsonb_to_recordset(asked -> 'jobs') AS d(id uuid, tenant text, refers_to uuid)
-    JOIN jobs AS j ON j.id = ANY (ARRAY[d.refers_to]) AND j.tenant = d.tenant
-    LEFT JOIN events AS e ON e.id = j.id AND e.rev = 1
+    FROM jsonb_to_recordset(asked -> 'jobs')
+        AS d(id uuid, tenant text, refers_to uuid, digest text)
+    CROSS JOIN LATERAL (
+        SELECT j.id, coalesce(j.job_id, j.id::text) AS job_id, (
+            SELECT encode(e.digest, 'hex') FROM events AS e WHERE e.id = j.id AND e.rev = 1) AS digest
+        FROM jobs AS j WHERE j.id = d.refers_to AND j.tenant = d.tenant
+        UNION ALL
+        SELECT p.id, NULL, d.digest FROM purged AS p
+        WHERE p.id = d.refers_to AND p.tenant = d.tenant OFFSET 0) AS r
     WHERE d.refers_to IS NOT NULL;
 
     undecided := ARRAY(

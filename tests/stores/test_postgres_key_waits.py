@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast.errors import KeyBusy
+from holdfast.errors import KeyBusy, StoreUnavailable
 from holdfast.flow.submit import refused_submit
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import NewJob
@@ -163,3 +163,18 @@ async def test_a_wait_for_a_lock_is_bounded_by_the_server(
     async with postgres_store(postgres_url, attempt_seconds=10.0) as ordinary:
         [(shown,)] = await ordinary._fetch_text("SHOW lock_timeout")
     assert shown == "1s"
+
+
+@pytest.mark.parametrize("wishes", [{}, {"job_id": "order-8"}], ids=["no key", "a key"])
+async def test_a_locked_table_is_not_reported_as_a_busy_key(
+    postgres_url: str, store: PostgresStore, wishes: dict[str, Any]
+) -> None:
+    raw = await asyncpg.connect(postgres_url)
+    async with (
+        postgres_store(postgres_url, attempt_seconds=0.4, deadline_seconds=1.0) as waiting,
+        raw.transaction(),
+    ):
+        await raw.execute("LOCK TABLE holdfast.jobs IN SHARE MODE")
+        with pytest.raises(StoreUnavailable, match="another transaction held a lock"):
+            await waiting.submit([new_job(**wishes), new_job()])
+    await raw.close()

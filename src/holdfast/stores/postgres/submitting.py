@@ -52,6 +52,10 @@ KEY_TRIES = 8
 """How often keys that change hands meanwhile are tried before the whole submit is."""
 
 
+class KeyHeld(asyncpg.LockNotAvailableError):  # type: ignore[misc]  # asyncpg has no types
+    """A transaction that has not ended holds a key. Any other lock is waited for like an outage."""
+
+
 async def insert_jobs(connection: Connection, jobs: Sequence[NewJob]) -> int:
     """Insert jobs that hold their keys, and return the clock they were stamped with."""
     text = submit_sql(marks=any(job.record.link_kind is Link.CHILD for job in jobs))
@@ -77,7 +81,10 @@ async def take_keys(connection: Connection, sql: Sql, plan: Plan) -> None:
         wanted = plan.wanted()
         if not wanted:
             break
-        taken = await connection.fetch(sql["submit_keys"], *_key_columns(wanted), KEY_WAIT)
+        try:
+            taken = await connection.fetch(sql["submit_keys"], *_key_columns(wanted), KEY_WAIT)
+        except asyncpg.LockNotAvailableError as error:
+            raise KeyHeld(str(error)) from error
         plan.took({(row[0], row[1]) for row in taken})
         asked = [(tenant, key.kind, key.key) for tenant, key, _ in plan.wanted()]
         if asked:
@@ -171,11 +178,11 @@ class Submitting(Reading):
 
         `alone`: a single job may wait for its key as long as any request waits.
         """
-        keep = (*DATA_ERRORS, asyncpg.LockNotAvailableError)
+        keep = (*DATA_ERRORS, KeyHeld)
         lane = Lane.KEYS if any(job.keys for job in jobs) else Lane.FREE
         try:
             return await self._run(self._submitter(jobs, settle=settle), keep=keep, lane=lane)
-        except asyncpg.LockNotAvailableError:
+        except KeyHeld:
             if len(jobs) == 1:
                 return [await self._await_key(jobs[0]) if alone else await self._busy(jobs[0])]
         except DATA_ERRORS as error:
@@ -199,7 +206,7 @@ class Submitting(Reading):
         except DATA_ERRORS as error:
             return _refused(error)
         except StoreUnavailable as error:
-            if isinstance(error.__cause__, asyncpg.LockNotAvailableError):
+            if isinstance(error.__cause__, KeyHeld):
                 return await self._busy(job)
             raise
 

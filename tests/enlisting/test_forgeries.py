@@ -194,6 +194,7 @@ def body_of(text: str) -> Callable[[], dict[str, Any]]:
 
 
 FORGERIES: dict[str, Callable[[], dict[str, Any]]] = {
+    "a task with a version in its name": both(task="charge@2"),
     "a policy that does not exist": lambda: both(policy=12345)() | {"policies": []},
     "needs that do not exist": lambda: both(needs=12345)() | {"needs": []},
     "terms of another policy": with_policy(body=policy_text(Policy(max_attempts=1)).decode()),

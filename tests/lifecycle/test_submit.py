@@ -246,6 +246,7 @@ def test_bad_text_is_refused_by_the_name_of_its_field(name: str, value: Any) -> 
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
+        ({"task": "charge@2"}, "task 'charge@2' must not contain '@'"),
         ({"needs": frozenset({""})}, "a capability in needs"),
         ({"labels": {"a": 1}}, "labels['a']"),
         ({"labels": ["a"]}, "labels must be a mapping"),

@@ -21,7 +21,7 @@ _VERSION = re.compile(VERSION_PATTERN)
 
 
 def check_task(name: Any, what: str = "the name") -> str:
-    """Check the name of a task that a worker offers: the @ is kept for its version."""
+    """Check the name of a task, offered or submitted: the @ separates it from its version."""
     check_text(name, what, limit=200)
     if "@" in name:
         raise BadData(f"{what} {name!r} must not contain '@'; give the version by version=…")

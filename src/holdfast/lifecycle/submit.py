@@ -46,7 +46,7 @@ from holdfast.lifecycle.policy import (
     told_faults,
 )
 from holdfast.lifecycle.reserved import check_not_reserved, is_reserved
-from holdfast.lifecycle.routes import check_version
+from holdfast.lifecycle.routes import check_task, check_version
 from holdfast.lifecycle.states import (
     Coded,
     EventType,
@@ -328,7 +328,8 @@ _TEXTS = (
     "reason",
 )
 _CHECKS: tuple[tuple[str, Any, Callable[[Any, str], object]], ...] = (
-    *((name, _ALWAYS, _check_name) for name in ("task", "queue", "tenant")),
+    ("task", _ALWAYS, check_task),
+    *((name, _ALWAYS, _check_name) for name in ("queue", "tenant")),
     *((name, None, check_text) for name in _TEXTS),
     ("task_version", None, check_version),
     ("needs", frozenset(), _check_needs),

@@ -654,6 +654,7 @@ BEGIN
     LOOP
         IF length(j ->> name) NOT BETWEEN 1 AND {{law.text_limit}} THEN RETURN name; END IF;
     END LOOP;
+    IF j ->> 'task' LIKE '%@%' THEN RETURN 'task'; END IF;
     IF j ->> 'task_version' !~ '^{{law.version_pattern}}$' THEN RETURN 'task_version'; END IF;
     -- Who may do more than submit is not known here.
     IF (j ->> 'actor' LIKE 'gateway:_%' AND length(j ->> 'actor') <= {{law.text_limit}})

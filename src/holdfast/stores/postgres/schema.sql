@@ -713,6 +713,7 @@ BEGIN
     LOOP
         IF length(j ->> name) NOT BETWEEN 1 AND 1000 THEN RETURN name; END IF;
     END LOOP;
+    IF j ->> 'task' LIKE '%@%' THEN RETURN 'task'; END IF;
     IF j ->> 'task_version' !~ '^[A-Za-z0-9._+-]{1,64}$' THEN RETURN 'task_version'; END IF;
     -- Who may do more than submit is not known here.
     IF (j ->> 'actor' LIKE 'gateway:_%' AND length(j ->> 'actor') <= 1000)

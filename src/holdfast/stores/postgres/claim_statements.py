@@ -14,7 +14,7 @@ from holdfast.ports import ClaimRequest
 from holdfast.stores.fit import fit
 from holdfast.stores.law import DEFAULT_TENANT
 from holdfast.stores.postgres.connections import Connection
-from holdfast.stores.postgres.entering import Wanted, only
+from holdfast.stores.postgres.entering import Wanted, at_their_beginnings
 from holdfast.stores.ranges import Range
 from holdfast.stores.text import blocks
 
@@ -119,11 +119,15 @@ async def claim_greedily(
     """
     async with connection.transaction():
         ids: list[UUID] = []
-        for one in heads:
-            if len(ids) >= request.limit:
-                break
-            rows = await lock_due(connection, request, only(one), request.limit - len(ids))
+        start, size = 0, 1
+        # Twice as many ranges each time, so that the round trips stay few however many are held.
+        while start < len(heads) and len(ids) < request.limit:
+            some = heads[start : start + size]
+            # Shared among them: what is locked here and not claimed is kept from others.
+            share = max(1, (request.limit - len(ids)) // len(some))
+            rows = await lock_due(connection, request, at_their_beginnings(some), share)
             ids += [row[1] for row in rows]
+            start, size = start + size, size * 2
         return await claim_locked(connection, request, ids) if ids else []
 
 

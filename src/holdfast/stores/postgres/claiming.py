@@ -24,7 +24,7 @@ from holdfast.stores.postgres.claim_statements import (
     lock_due,
 )
 from holdfast.stores.postgres.connections import Connection, Connections
-from holdfast.stores.postgres.entering import Cursors, Wanted, only, searches
+from holdfast.stores.postgres.entering import Cursors, Wanted, at_their_beginnings, searches
 from holdfast.stores.postgres.submitting import DATA_ERRORS, Submitting
 from holdfast.stores.postgres.wake import WakeUp
 from holdfast.stores.quarantine import (
@@ -140,7 +140,7 @@ class Claiming(Submitting):
         while True:
             # As far again as damaged rows are in the way: the mark of some may be refused.
             limit = (request.lookahead if request.capacity else request.limit) + len(known)
-            rows = await lock_due(connection, request, only(one), limit)
+            rows = await lock_due(connection, request, at_their_beginnings([one]), limit)
             ids = _fitting([row for row in rows if row[1] not in known], request)
             bad = await self._sift(connection, request, ids)
             await self._set_aside(bad, on=connection)

@@ -54,9 +54,9 @@ class Wanted(Struct, frozen=True):
     """Ranges that need not be looked for, and where to enter each."""
 
 
-def only(one: Range) -> Wanted:
-    """Return one range, entered at its beginning."""
-    return Wanted((), ((one, NOWHERE),))
+def at_their_beginnings(ranges: Sequence[Range]) -> Wanted:
+    """Return known ranges, each entered at its beginning."""
+    return Wanted((), tuple((one, NOWHERE) for one in ranges))
 
 
 @lru_cache(maxsize=256)

@@ -26,6 +26,7 @@ from holdfast.durable.replay import Durable
 from holdfast.durable.steps import count_step, step, step_terms
 from holdfast.durable.timeouts import limit_ends_at
 from holdfast.errors import HoldfastError
+from holdfast.flow.redaction import current_redactor
 from holdfast.joblog import JobLogger
 from holdfast.lifecycle.linked import first_job
 from holdfast.lifecycle.payload import Body, encode_body
@@ -201,6 +202,7 @@ class Context:
         "attempt",
         "ends_at",
         "epoch",
+        "redact",
     )
 
     def __init__(
@@ -221,6 +223,8 @@ class Context:
         self._cancelled: Cancelled | None = None
         self._durable: Durable | None = None
         self._reports: Reports | None = None
+        self.redact = current_redactor()
+        """The app's redact function, for threads in which nobody has set it."""
 
     @property
     def job(self) -> JobFacts:
@@ -269,7 +273,8 @@ class Context:
             "trace_id": job.trace_id,
             "correlation_id": job.correlation_id,
         }
-        return JobLogger(logging.getLogger(f"holdfast.task.{job.task}"), fields, self.keep_line)
+        logger = logging.getLogger(f"holdfast.task.{job.task}")
+        return JobLogger(logger, fields, self.keep_line, self.redact)
 
     def keep_line(self, level: int, line: str) -> None:
         """Have a line kept in the job's log."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ErrorReport, PermanentError, RemoteError
+from holdfast.flow.redaction import redacting
 from holdfast.flow.reports import (
     CHAIN_LIMIT,
     MESSAGE_LIMIT,
+    REDACTED_LIMIT,
     TRACEBACK_LIMIT,
+    fitting,
     report_of,
 )
 from holdfast.lifecycle.payload import encode_body
@@ -181,3 +185,32 @@ def test_what_another_process_told_is_passed_on() -> None:
     error = PermanentError("m")
     error.report = told
     assert report_of(error) is told
+
+
+KEY = "sk_" + 24 * "a"
+
+
+def masked(text: str) -> str:
+    """Hide keys that are whole, as most patterns for secrets do."""
+    return re.sub(r"sk_[a-z]{24}\b", "***", text)
+
+
+@pytest.mark.parametrize("length", [MESSAGE_LIMIT - 10, REDACTED_LIMIT - 10])
+def test_a_secret_where_a_text_is_cut_is_redacted(length: int) -> None:
+    error = ValueError("x" * (length - 1) + f" {KEY} and more")
+    error.add_note("y" * (MESSAGE_LIMIT - 10) + f" {KEY}")
+    error.__cause__ = OSError("z" * (length - 1) + f" {KEY}")
+    with redacting(masked):
+        report = report_of(raised(lambda: _raise(error)))
+    for text in (report.message, report.traceback, report.chain[0]["message"]):
+        assert "sk_" not in text
+
+
+def test_a_secret_at_the_bound_of_what_is_redacted_does_not_show() -> None:
+    secrets = f"{KEY} " * (REDACTED_LIMIT // (len(KEY) + 1)) + f"xx{KEY}"
+    with redacting(lambda text: masked(text).replace("*** ", "")):
+        assert "sk_" not in fitting(secrets + KEY, MESSAGE_LIMIT)
+
+
+def _raise(error: BaseException) -> None:
+    raise error

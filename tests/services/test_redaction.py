@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -143,3 +144,27 @@ async def test_an_app_that_does_not_redact_is_not_redacted_beside_one_that_does(
         job = await charge.submit()
         await asyncio.wait_for(job.wait(), LIMIT)
     assert SECRET in await everything(app, job)
+
+
+async def test_a_secret_that_a_thread_of_the_handler_logs_is_redacted(
+    app: Holdfast, shown: io.StringIO
+) -> None:
+    app.redact(mask)
+
+    @app.task(retries=0)
+    async def charge(ctx: Context) -> None:
+        thread = threading.Thread(target=lambda: ctx.log.warning("thread %s", SECRET))
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, lambda: ctx.log.warning("executor %s", SECRET))
+
+    async with app.worker():
+        job = await charge.submit()
+        assert await job.wait(LIMIT) is State.SUCCEEDED
+
+    stored, logged = await everything(app, job), shown.getvalue()
+    for text in (stored, logged):
+        assert "thread ***" in text
+        assert "executor ***" in text
+        assert SECRET not in text

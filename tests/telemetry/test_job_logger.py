@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.flow.redaction import redacting
 from holdfast.joblog import JobLogger
 from holdfast.ports import LOG_TEXT
 
@@ -137,3 +138,11 @@ def test_whatever_is_said_is_kept_as_text(
     logger.info(*said)
 
     assert [line for _, line in lines] == [kept]
+
+
+def test_a_secret_where_a_line_is_cut_is_redacted(
+    logger: JobLogger, lines: list[tuple[int, str]]
+) -> None:
+    with redacting(lambda text: text.replace("hunter2", "***")):
+        logger.info("%s hunter2", "x" * (LOG_TEXT - 6))
+    assert "hun" not in lines[0][1]

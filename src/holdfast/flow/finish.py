@@ -13,7 +13,7 @@ from holdfast.errors import (
     UnfitResult,
     ValidationError,
 )
-from holdfast.flow.reports import report_of, writable
+from holdfast.flow.reports import fitting, report_of
 from holdfast.identity import mint_id
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import MISMATCH, Actor, Job, NewJob
@@ -75,7 +75,7 @@ def _parked(job: Job, actor: Actor, error: StepMismatch) -> c.Wait:
         actor=actor,
         signal=MISMATCH,
         until=After(recheck_delay(job)),
-        reason=writable(str(error), TEXT_LIMIT),
+        reason=fitting(str(error), TEXT_LIMIT),
     )
 
 

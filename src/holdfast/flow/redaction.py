@@ -32,6 +32,11 @@ def redact_from_now_on(redact: Redact | None) -> None:
     _current.set(redact)
 
 
+def current_redactor() -> Redact | None:
+    """Return the function by which texts are redacted here, for threads that start without it."""
+    return _current.get()
+
+
 def is_redacting() -> bool:
     """Whether texts are redacted here."""
     return _current.get() is not None

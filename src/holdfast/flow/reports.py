@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast.errors import ErrorReport, HoldfastError, RemoteError
 from holdfast.flow.redaction import is_redacting, redacted
 
-__all__ = ["ErrorReport", "report_of", "writable"]
+__all__ = ["ErrorReport", "fitting", "report_of", "writable"]
 
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 20_000
@@ -25,6 +25,10 @@ CHAIN_LIMIT = 5
 FRAMES_LIMIT = 100
 TYPE_LIMIT = 200
 NOTES_LIMIT = 5
+REDACTED_LIMIT = 100_000
+"""Characters of one text that an app's redact function is given: it may take long for more."""
+REDACTED_EDGE = 1_000
+"""Characters left out at the end of a text that was cut before it was redacted."""
 
 _HEADINGS = {
     "cause": "Caused by",
@@ -37,35 +41,39 @@ T = TypeVar("T")
 
 def report_of(error: BaseException) -> ErrorReport:
     """Describe an error, redacted; one from another process as it was described there."""
-    report = _report_of(error)
-    if not is_redacting():
-        return report
-    return replace(
-        report,
-        message=writable(redacted(report.message), MESSAGE_LIMIT),
-        traceback=_shorten(redacted(report.traceback), TRACEBACK_LIMIT),
-        chain=tuple(
-            {**one, "message": writable(redacted(one["message"]), MESSAGE_LIMIT)}
-            for one in report.chain
-        ),
-    )
-
-
-def _report_of(error: BaseException) -> ErrorReport:
-    told = _try(lambda: error.report if _is(error, HoldfastError) else None, None)  # type: ignore[attr-defined]
-    if type(told) is ErrorReport:
-        return told
+    known = _try(lambda: error.report if _is(error, HoldfastError) else None, None)  # type: ignore[attr-defined]
+    if type(known) is ErrorReport:
+        return _redacted_report(known) if is_redacting() else known
     behind = list(islice(_behind(error), CHAIN_LIMIT))
     return ErrorReport(
         type=_type_name(error),
         message=_message(error),
         code=_code(error),
-        traceback=_shorten(_tracebacks(error, behind), TRACEBACK_LIMIT),
+        traceback=_shorten(redacted(_tracebacks(error, behind)), TRACEBACK_LIMIT),
         chain=tuple(
             {"relation": relation, "type": _type_name(other), "message": _message(other)}
             for relation, other in behind
         ),
     )
+
+
+def _redacted_report(report: ErrorReport) -> ErrorReport:
+    return replace(
+        report,
+        message=fitting(report.message, MESSAGE_LIMIT),
+        traceback=_shorten(redacted(report.traceback), TRACEBACK_LIMIT),
+        chain=tuple(
+            {**one, "message": fitting(one["message"], MESSAGE_LIMIT)} for one in report.chain
+        ),
+    )
+
+
+def fitting(text: str, limit: int) -> str:
+    """Redact text, then cut it to a length: a secret that was cut would not be recognised."""
+    if is_redacting() and len(text) > REDACTED_LIMIT:
+        # Its end may be half a secret.
+        return writable(redacted(text[:REDACTED_LIMIT])[:-REDACTED_EDGE], limit)
+    return writable(redacted(text), limit)
 
 
 def writable(text: str, limit: int) -> str:
@@ -133,7 +141,7 @@ def _format(frames: list[tuple[FrameType, int]]) -> str:
 
 def _notes(error: BaseException) -> str:
     notes: Any = getattr(error, "__notes__", [])
-    return "".join(f"{writable(str(note), MESSAGE_LIMIT)}\n" for note in notes[:NOTES_LIMIT])
+    return "".join(f"{fitting(str(note), MESSAGE_LIMIT)}\n" for note in notes[:NOTES_LIMIT])
 
 
 def _code(error: BaseException) -> str:
@@ -150,7 +158,7 @@ def _type_name(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    return writable(_try(lambda: str(error), "(its text cannot be read)"), MESSAGE_LIMIT)
+    return fitting(_try(lambda: str(error), "(its text cannot be read)"), MESSAGE_LIMIT)
 
 
 def _shorten(text: str, limit: int) -> str:

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from holdfast.context import Context, current_context
 from holdfast.durable.messages import Reply, Request
 from holdfast.errors import BadData, NoSuchTask, UnfitResult
+from holdfast.flow.redaction import current_redactor
 from holdfast.flow.reports import report_of
 from holdfast.lifecycle.payload import BODY_LIMIT, Body
 from holdfast.runners import loading, wire
@@ -173,6 +174,8 @@ class Child:
         if task is None:
             raise NoSuchTask(f"the app has no task {job.task!r} in the handler's process")
         current_context.set(job.context)
+        # It was made in the thread that listens, where the app's function is not set.
+        job.context.redact = current_redactor()
         with carry(job.traceparent):
             value = task.call(job.context, job.body)
             if inspect.isawaitable(value):

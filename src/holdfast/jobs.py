@@ -198,16 +198,21 @@ class JobHandle(Generic[R_co]):
         left out.
         """
         operations = await self._home.operations()
-        ended = False
+        ended, wait_seconds = False, 0.0
         while not ended:
             events = await operations.events_after(
-                self.record.id, after=after, wait_seconds=WATCH_SECONDS
+                self.record.id, after=after, wait_seconds=wait_seconds
             )
             for event in events:
                 after = event.rev
                 ended = ended or event.to_status in TERMINAL
                 if event.type not in BEATS:
                     yield event
+            wait_seconds = 0.0 if events else WATCH_SECONDS
+            if not events:
+                # It may have ended before `after`: then no event will ever come.
+                record = await operations.get(self.record.id)
+                ended = record.terminal and record.rev <= after
 
     async def progress(self) -> Any:
         """Return what its handler last reported by `ctx.progress`; None if it made no report."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -42,6 +43,21 @@ async def test_the_last_report_of_a_handler_is_read_from_its_job(app: Holdfast) 
     assert (seen[0][0], seen[-1][0]) == ("job_created", "job_succeeded")
     after = [event.type async for event in job.watch(after=(await job.events())[-2].rev)]
     assert after == ["job_succeeded"]
+
+
+async def test_watching_a_job_from_its_last_event_on_ends(app: Holdfast) -> None:
+    @app.task
+    async def works() -> None: ...
+
+    async with app.worker(**BRISK):
+        job = await works.submit()
+        await job.wait(LIMIT)
+    last = (await job.events())[-1].rev
+
+    async def watched() -> list[Any]:
+        return [event async for event in job.watch(after=last)]
+
+    assert await asyncio.wait_for(watched(), 30) == []
 
 
 @pytest.mark.parametrize("mode", ["async", "thread"])

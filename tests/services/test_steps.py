@@ -354,3 +354,18 @@ async def test_a_sleep_cannot_be_ended_by_a_signal(app: Holdfast) -> None:
         await until(job, State.WAITING)
         with pytest.raises(BadData, match="Holdfast's own"):
             await job.signal("holdfast:sleep")
+
+
+@pytest.mark.parametrize("name", ["charge#2", "#10", "holdfast:x"])
+async def test_a_step_cannot_have_the_name_of_another_ones_later_use(
+    app: Holdfast, name: str
+) -> None:
+    @app.task
+    async def order(ctx: Context) -> str:
+        with pytest.raises(BadData):
+            await ctx.step(name, int)
+        await ctx.step("invoice#a2", int)
+        return "refused"
+
+    async with app.worker():
+        assert await (await order.submit()).result(LIMIT) == "refused"

@@ -557,6 +557,7 @@ async def test_a_malformed_report_is_refused_as_a_whole(
         pytest.param({"say": "wait", "signal": "holdfast:sleep"}, id="reserved"),
         pytest.param({"say": "wait", "signal": "x" * 201}, id="long-signal"),
         pytest.param({"say": "step", "name": ""}, id="nameless"),
+        pytest.param({"say": "step", "name": "charge#2"}, id="a-later-use"),
         pytest.param({"say": "step", "name": "a", "begun": True, "result": 1}, id="begun-and-done"),
         pytest.param({"say": "release", "reason": "a\0b"}, id="nul"),
         pytest.param({"say": "fail", "error": {"message": "m", "code": ""}}, id="no-code"),

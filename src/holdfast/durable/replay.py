@@ -7,6 +7,7 @@ recorded are answered from the record.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,7 +50,7 @@ ANY_LIMIT = 900
 TURNS = 3
 """How often a step that is new looks whether others, begun at the same time, are being replayed."""
 
-
+_NUMBERED = re.compile(r"#\d+\Z")
 _around: ContextVar[Ticket | None] = ContextVar("holdfast_step", default=None)
 """The step that the caller runs inside of, if it does."""
 _running: ContextVar[tuple[str, int] | None] = ContextVar("holdfast_running_step", default=None)
@@ -328,6 +329,20 @@ class Durable(Driver):
     def write(self, request: Begin | Record) -> Generator[Effect, Any, None]:
         """Have something remembered of a step."""
         answered((yield request), Written)
+
+
+def check_step_name(name: str) -> str:
+    """Refuse what no step may be named; also for workers over HTTP."""
+    check_text(name, "a step's name", limit=NAME_LIMIT)
+    if name.startswith(RESERVED):
+        raise BadData(f"names of steps that begin with {RESERVED!r} are Holdfast's own")
+    if _NUMBERED.search(name):
+        # The key of its effect would be that of another step's second use.
+        raise BadData(
+            f"a step cannot be named {name!r}: a name that ends with # and a number stands for a "
+            "later use of another step; use another separator"
+        )
+    return name
 
 
 def _check_signal(name: str) -> None:

@@ -14,11 +14,11 @@ from holdfast.durable.codec import codec_of
 from holdfast.durable.driving import Call, Effect, Heed, Pause, Steps
 from holdfast.durable.failures import remembered
 from holdfast.durable.messages import Begin, Entry, Record
-from holdfast.durable.replay import NAME_LIMIT, Durable, running_step
+from holdfast.durable.replay import Durable, check_step_name, running_step
 from holdfast.durable.verdicts import NOT_HAPPENED, UNKNOWN, Happened, NotHappened, Unknown, Verdict
 from holdfast.errors import BadData, UnfitResult
-from holdfast.lifecycle.job import RESERVED, RESOLVE
-from holdfast.lifecycle.payload import check_number, check_text, encode_body
+from holdfast.lifecycle.job import RESOLVE
+from holdfast.lifecycle.payload import check_number, encode_body
 from holdfast.spans import Span, span_seconds
 
 LONGEST_PAUSE_SECONDS = 86_400.0
@@ -47,10 +47,7 @@ def step_terms(retries: int, backoff: Span, verify: Callable[[], Any] | None) ->
 
 def count_step(durable: Durable, name: str) -> int:
     """Count a use of a step's name."""
-    check_text(name, "a step's name", limit=NAME_LIMIT)
-    if name.startswith(RESERVED):
-        raise BadData(f"names of steps that begin with {RESERVED!r} are Holdfast's own")
-    return durable.count("step", name)
+    return durable.count("step", check_step_name(name))
 
 
 def step(durable: Durable, name: str, use: int, call: partial[Any], terms: Terms) -> Steps:

@@ -8,7 +8,7 @@ from uuid import UUID
 from msgspec import Meta, Raw, Struct, field
 
 from holdfast.durable.failures import told
-from holdfast.durable.replay import NAME_LIMIT
+from holdfast.durable.replay import NAME_LIMIT, check_step_name
 from holdfast.errors import (
     BadData,
     ErrorReport,
@@ -153,12 +153,9 @@ class SayStep(Saying, frozen=True, kw_only=True, tag="step"):
 
     def command(self, standing: Standing) -> c.Command:
         """Say it in the words of the law."""
-        check_text(self.name, "a step's name", limit=NAME_LIMIT)
-        if self.name.startswith(RESERVED):
-            raise BadData(f"names of steps that begin with {RESERVED!r} are Holdfast's own")
         return c.Step(
             actor=standing.actor,
-            name=self.name,
+            name=check_step_name(self.name),
             use=self.use,
             started=self.begun,
             failed=self.error is not None,

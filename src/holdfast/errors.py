@@ -67,7 +67,7 @@ class ReservedName(BadData):
 
 
 class TransientError(HoldfastError):
-    """A failure that another try may mend (B26); in `retry_in` seconds, where the handler knows."""
+    """A failure after which a retry may succeed (B26), in `retry_in` seconds if that is known."""
 
     code = "transient"
 
@@ -85,7 +85,7 @@ class TransientError(HoldfastError):
 
 
 class PermanentError(HoldfastError):
-    """A failure that no further try will mend (B26)."""
+    """A failure after which no retry can succeed (B26)."""
 
     code = "permanent"
 

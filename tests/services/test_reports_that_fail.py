@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import pytest
 
 from holdfast import Context, Failure
 from holdfast.app import Holdfast
-from holdfast.lifecycle.states import State
+from holdfast.errors import HoldfastError
+from holdfast.lifecycle.job import Change
+from holdfast.lifecycle.states import EventType, State
+from holdfast.ports import Outcome, Rejected
+from holdfast.services import worker
 from holdfast.services.failures import Failures
+from holdfast.wiring import make_store, read_address
+from tests.crashes.wrapped import Wrapped
 from tests.services.test_worker import LIMIT
 
 OURS = logging.getLogger("holdfast.services.failures")
@@ -119,3 +127,54 @@ async def test_a_hook_that_exits_is_logged_and_called_again(
             await job.wait(LIMIT)
     assert sorted(seen) == sorted(job.id for job in jobs)
     assert "on_failure hook" in caplog.text
+
+
+class RefusesSuccess(Wrapped):
+    """A store that refuses every success of a job."""
+
+    async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
+        """Commit, or refuse."""
+        if any(change.event.type is EventType.SUCCEEDED for change in changes):
+            return [Rejected(code="unfit", message="it does not fit") for _ in changes]
+        return await self.store.commit(changes)
+
+
+async def test_a_job_whose_end_the_store_refuses_is_reported_as_a_dead_letter(
+    app: Holdfast, url: str
+) -> None:
+    refused = Holdfast(store=lambda: RefusesSuccess(make_store(read_address(url))))
+    tasks(refused)
+    seen: list[Failure] = []
+    refused.on_failure(seen.append)
+    async with refused, refused.worker():
+        job = await refused.tasks["works"].submit()
+        assert await job.wait(LIMIT) is State.DEAD_LETTERED
+    assert [(one.outcome, one.code) for one in seen] == [
+        ("dead_lettered", "infrastructure_failure")
+    ]
+
+
+async def test_a_job_that_its_worker_leaves_behind_is_reported_as_a_dead_letter(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "KILL_LIMIT_SECONDS", 0.1)
+    begun, ends = threading.Event(), threading.Event()
+    seen: list[Failure] = []
+    app.on_failure(seen.append)
+
+    @app.task(idempotent=False)
+    def hangs() -> None:
+        begun.set()
+        ends.wait()
+
+    leaving = app.worker(grace="50ms", exits=True)
+    await leaving.__aenter__()
+    job = await hangs.submit()
+    await asyncio.to_thread(begun.wait)
+    with suppress(HoldfastError):
+        await leaving.__aexit__(None, None, None)
+    ends.set()
+    assert (await job.refresh()).state is State.DEAD_LETTERED
+    assert [(one.outcome, one.code) for one in seen] == [
+        ("dead_lettered", "infrastructure_failure")
+    ]

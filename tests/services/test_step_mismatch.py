@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 
-from holdfast import Context
+from holdfast import Context, Failure
 from holdfast.app import Holdfast
-from holdfast.errors import Refused
+from holdfast.errors import Refused, StepMismatch
 from holdfast.jobs import JobHandle
 from holdfast.lifecycle.job import MISMATCH
 from holdfast.lifecycle.states import State
@@ -113,3 +114,22 @@ async def test_a_handler_that_must_not_run_twice_is_parked_too(app: Holdfast) ->
         await retry.signal(MISMATCH)
         assert await job.result(LIMIT) == ["reserve", "charge"]
     assert code.ran == ["reserve", "charge"]
+
+
+async def test_a_parked_job_is_reported_in_the_logs_and_to_hooks(
+    app: Holdfast, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Failure] = []
+    app.on_failure(seen.append)
+    code = Deployed(app, retries=1)
+    async with app.worker(**BRISK):
+        job = await parked(await code.order.submit())
+
+    failure = next(one for one in seen if one.outcome == "parked")
+    assert (failure.code, failure.job_id) == ("step_mismatch", job.id)
+    assert "'pay'" in failure.message
+    assert isinstance(failure.error, StepMismatch)
+    lines = [(one.levelno, one.getMessage()) for one in caplog.records]
+    assert any(level == logging.WARNING and "is parked" in line for level, line in lines)
+    kept = await (await app.store()).logs(job.record.id)
+    assert any(one.level == logging.WARNING and "'pay'" in one.message for one in kept)

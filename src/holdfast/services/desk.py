@@ -57,6 +57,9 @@ class Listener(Protocol):
     def lost(self, held: Held, why: str) -> None:
         """The job is no longer this worker's: nothing more will be written for it."""
 
+    def substituted(self, held: Held, command: c.Command, error: BaseException) -> None:
+        """The end of an attempt cannot be written: the job ends by this command instead."""
+
 
 class Sent(Struct, frozen=True, gc=False):
     """What one commit carries of one job."""
@@ -413,6 +416,7 @@ class Desk:
         held.answer(held.commands, GONE)
         held.commands = [*(one for one in held.commands if one is START), last]
         self._list(held)
+        self._listener.substituted(held, last, error)
 
     def drop(self, held: Held) -> None:
         """Write nothing more for a job; whoever waits for it is told."""

@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from holdfast.errors import ErrorReport, RemoteError
+from holdfast.errors import ErrorReport, RemoteError, StepMismatch
 from holdfast.flow.redaction import is_redacting
 from holdfast.flow.reports import writable
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Change, Draft, Job, JobId
+from holdfast.lifecycle.job import MISMATCH, Change, Draft, Job, JobId
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.retry import backoff
 from holdfast.lifecycle.states import EventType
@@ -51,8 +51,8 @@ class Failure(Struct, frozen=True, kw_only=True):
     tenant: str
     attempt: int
     outcome: str
-    """What followed: `retrying`, `failed`, `timed_out`, `dead_lettered`, or `lost` (the worker lost
-    the job; another one may run it)."""
+    """What followed: `retrying`, `failed`, `timed_out`, `dead_lettered`, `parked` (this code does
+    not have the recorded steps), or `lost` (the worker lost the job; another one may run it)."""
     code: str
     """The error's stable code."""
     message: str
@@ -167,6 +167,8 @@ class Failures:
 
 def _failed(held: Held, command: c.Command, error: BaseException | None) -> _Report | None:
     """Describe how an attempt ended; None where that is no failure."""
+    if isinstance(command, c.Wait):
+        return _parked(held, command, error)
     outcome = _OUTCOMES.get(type(command))
     if outcome is None or not isinstance(command, c.Failing):
         return None
@@ -185,6 +187,22 @@ def _failed(held: Held, command: c.Command, error: BaseException | None) -> _Rep
         detail=detail,
         error=error,
         retry_in=retry_in,
+    )
+
+
+def _parked(held: Held, command: c.Wait, error: BaseException | None) -> _Report | None:
+    """Describe why a worker parked a job; None where its handler did."""
+    if command.signal != MISMATCH:
+        return None
+    reason = command.reason or "its code does not have the recorded steps"
+    return _Report(
+        held=held,
+        outcome="parked",
+        level=logging.WARNING,
+        code=StepMismatch.code,
+        text=f"attempt {held.record.attempt} is parked until matching code is deployed: {reason}",
+        detail=ErrorReport(type="StepMismatch", message=reason, code=StepMismatch.code),
+        error=error,
     )
 
 

@@ -511,6 +511,10 @@ class Worker:
         if held in self._attempts.running:
             self._attempts.stop(held, "lease_lost")
 
+    def substituted(self, held: Held, command: c.Command, error: BaseException) -> None:
+        """Report that a job ends otherwise than its handler did (the desk's word)."""
+        self._failures.ended(held, command, error)
+
     def _forget(self, held: Held) -> None:
         held.gone = True
         if self._held.get(held.claimed.job.id) is held:
@@ -587,7 +591,12 @@ class Worker:
         return self._grace_ends_at + seconds - time.monotonic()
 
     def _give_back(self, held: Held) -> None:
-        self._desk.post(held, after_shutdown(held.record, held.actor, started=False))
+        self._end_at_shutdown(held, started=False)
+
+    def _end_at_shutdown(self, held: Held, *, started: bool) -> None:
+        command = after_shutdown(held.record, held.actor, started=started)
+        self._desk.post(held, command)
+        self._failures.ended(held, command, None)
 
     def _leave_behind(self) -> None:
         """Give back what could not be killed, if the process is about to end and kill it."""
@@ -595,7 +604,7 @@ class Worker:
             log.error("job %s runs on at the end of its worker", held.record.public_id)
             self._fail("a handler could not be killed")
             if self._exits and not held.gone:
-                self._desk.post(held, after_shutdown(held.record, held.actor, started=True))
+                self._end_at_shutdown(held, started=True)
 
     async def _say_goodbye(self) -> None:
         """Give back what it may own and not know of, and sign off; tell it where that fails."""

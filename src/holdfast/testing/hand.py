@@ -172,6 +172,9 @@ class Hand:
             self._attempts.stop(held, "lease_lost")
         self._news.set()
 
+    def substituted(self, held: Held, command: c.Command, error: BaseException) -> None:
+        """Go on: the job ends otherwise than its handler did (the desk's word)."""
+
     @property
     def busy(self) -> bool:
         """Whether it lives, and runs something."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 import tempfile
 import time
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
 import asyncpg
 import msgspec
 from msgspec import Struct
@@ -225,9 +225,12 @@ async def batches(store: Store) -> list[int]:
 
 
 async def size_of(url: str) -> int:
-    """Return the bytes that the store has on disk."""
+    """Return the bytes of the store; of a SQLite file with what is still in its WAL."""
     if not is_postgres(url):
-        return os.stat(url).st_size
+        connection = apsw.Connection(url, flags=apsw.SQLITE_OPEN_READONLY)
+        size = connection.pragma("page_count") * connection.pragma("page_size")
+        connection.close()
+        return int(size)
     connection = await asyncpg.connect(url)
     try:
         return int(await connection.fetchval("SELECT pg_database_size(current_database())"))

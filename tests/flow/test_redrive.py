@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.errors import BadData, NoSuchJob, Refused, RequestIdReused, StoreUnavailable
 from holdfast.flow.letters import show
@@ -198,7 +199,7 @@ async def test_redrives_at_once_make_one_job(
 ) -> None:
     job = await dead(store)
     if again:
-        await redrive(store, job.id, CONTROL)
+        await do(store, await redrive(store, job.id, CONTROL), c.Cancel(actor=CONTROL))
         request_id = request_id or "r-2"
     before = set(await made_of(store, job))
     made = await asyncio.gather(
@@ -232,9 +233,11 @@ async def test_a_request_is_answered_by_its_own_redrive_whatever_came_before_and
         await perform(store, job.id, c.LateResult(actor=worker("late"), state="SUCCEEDED"))
         for request_id in ("r-1", None):
             made.append(await redrive(store, job.id, CONTROL, again=True, request_id=request_id))
+            await do(store, made[-1], c.Cancel(actor=CONTROL))
 
     racing: Any = Interrupting(store, between, 1)
-    assert await redrive(racing, job.id, CONTROL, again=True, request_id="r-1") == made[0]
+    found = await redrive(racing, job.id, CONTROL, again=True, request_id="r-1")
+    assert found.id == made[0].id
     assert len(await made_of(store, job)) == 2
 
 
@@ -254,12 +257,15 @@ async def test_a_deliberate_redrive_whose_reply_was_lost_is_found_by_its_request
 ) -> None:
     job = await dead(store)
     first = await redrive(store, job.id, CONTROL)
+    await do(store, first, c.Cancel(actor=CONTROL))
     losing: Any = LosingReplies(store)
     with pytest.raises(StoreUnavailable):
         await redrive(losing, job.id, CONTROL, again=True, request_id="r-1")
     second = await redrive(store, job.id, CONTROL, again=True, request_id="r-1")
+    await do(store, second, c.Cancel(actor=CONTROL))
     third = await redrive(store, job.id, CONTROL, again=True)
-    assert await redrive(store, job.id, CONTROL, again=True, request_id="r-1") == second
+    found = await redrive(store, job.id, CONTROL, again=True, request_id="r-1")
+    assert found.id == second.id
     assert await made_of(store, job) == [third.id, second.id, first.id]
 
 
@@ -323,3 +329,31 @@ async def test_a_discarded_letter_is_redriven_only_again_and_a_redriven_one_not_
         await discard(store, job.id, CONTROL)
     assert caught.value.code == "letter_redriven"
     assert (await show(store, job.id)).redriven_as == new.id
+
+
+@pytest.mark.parametrize("from_start", [False, True])
+async def test_a_job_is_not_redriven_again_while_the_job_that_goes_on_from_it_has_not_ended(
+    store: Store, from_start: bool
+) -> None:
+    job = await dead(store)
+    new = await redrive(store, job.id, CONTROL)
+    claimed = (await claim_one(store, new.queue)).job
+    running = await do(store, claimed, c.Start(actor=owner_of(claimed)))
+    with pytest.raises(Refused, match=f"goes on as job {new.public_id}") as caught:
+        await redrive(store, job.id, CONTROL, again=True, wish=Wish(from_start=from_start))
+    assert caught.value.code == "successor_running"
+    await do(store, running, c.Complete(actor=owner_of(running)))
+    assert (await redrive(store, job.id, CONTROL, again=True)).id != new.id
+
+
+async def test_a_repeated_redrive_is_answered_though_a_worker_has_corrected_its_terms(
+    store: Store,
+) -> None:
+    job = await dead(store)
+    wish = Wish(retries=3)
+    new = await redrive(store, job.id, CONTROL, wish=wish, request_id="r-1")
+    claimed = (await claim_one(store, new.queue)).job
+    once = replace(claimed.policy, max_attempts=1, idempotent=False)
+    await do(store, claimed, c.CorrectTerms(actor=owner_of(claimed), policy=once))
+    found = await redrive(store, job.id, CONTROL, wish=wish, request_id="r-1")
+    assert found.id == new.id

@@ -8,14 +8,25 @@ from typing import Any
 import pytest
 
 from holdfast.errors import JobUnreadable
+from holdfast.flow.clean import Terms, clean
+from holdfast.flow.purge import PurgeTerms, purge_all
 from holdfast.flow.rebuild import rebuild
 from holdfast.flow.recover import sweep
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.job import JobId
-from holdfast.lifecycle.states import EventType, State
+from holdfast.lifecycle.states import EventType, Link, Retention, State
 from holdfast.ports import Committed, Query, Rejected, SubmitRefused, Submitted
-from holdfast.testing.acts import change, claim, claimed_ids, passed, running_job, submit_one
-from holdfast.testing.factories import CONTROL, RECONCILER, SHORT_RUN, new_job, owner_of
+from holdfast.testing.acts import (
+    change,
+    claim,
+    claimed_ids,
+    do,
+    job_in,
+    passed,
+    running_job,
+    submit_one,
+)
+from holdfast.testing.factories import CONTROL, JANITOR, RECONCILER, SHORT_RUN, new_job, owner_of
 from tests.stores.damage import vandal
 from tests.stores.ledgers import Ledger, make_ledger, problems_of
 from tests.stores.raw import ENGINES
@@ -249,3 +260,23 @@ async def _state(store: Any, id: JobId) -> State:
     [job] = await store.get([id])
     assert job is not None
     return job.state  # type: ignore[no-any-return]
+
+
+async def test_a_damaged_parent_does_not_stop_retention_and_keeps_its_children(
+    ledger: Ledger, damaged: Any
+) -> None:
+    async with ledger.store() as store:
+        parent = await running_job(store)
+        child = await job_in(store, State.SUCCEEDED, parent_id=parent.id, link_kind=Link.CHILD)
+        parent = await do(store, parent, c.Complete(actor=owner_of(parent)))
+        others = {(await job_in(store, State.SUCCEEDED)).id for _ in range(3)}
+    await damaged(parent.id, "its policy is unknown")
+    async with ledger.store() as store:
+        report = await clean(store, JANITOR, Terms(succeeded=0, unsuccessful=0))
+        assert report.cleaned == len(others)
+        await submit_one(store, queue="newest")
+        await purge_all(store, JANITOR, PurgeTerms(succeeded=0, unsuccessful=0))
+        assert await store.get([*others]) == [None] * len(others)
+        [kept] = await store.get([child.id])
+        assert kept is not None
+        assert kept.retention is Retention.LIVE

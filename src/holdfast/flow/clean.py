@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from holdfast.errors import BadData
+from holdfast.errors import BadData, JobUnreadable
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
 from holdfast.lifecycle.job import Actor, Change, Job, JobId, Refusal
@@ -126,12 +126,15 @@ async def needed_by_others(store: Store, jobs: Sequence[Job]) -> set[JobId]:
     above = {job.id: job.parent_id for job in jobs if job.parent_id is not None}
     while above:
         parents = list(dict.fromkeys(above.values()))
-        found = dict(zip(parents, await store.get(parents), strict=True))
+        found = await read_above(store, parents)
         unasked = [job for job in found.values() if job is not None and job.id not in asked]
         asked |= {job.id for job in unasked}
         continued |= await _continued(store, unasked)
         needed |= {
-            id_ for id_, parent in above.items() if _is_live(found[parent]) or parent in continued
+            id_
+            for id_, parent in above.items()
+            # Of one that cannot be read nobody knows what it may still ask for.
+            if parent not in found or _is_live(found[parent]) or parent in continued
         }
         above = {
             id_: up.parent_id
@@ -139,6 +142,16 @@ async def needed_by_others(store: Store, jobs: Sequence[Job]) -> set[JobId]:
             if id_ not in needed and (up := found[parent]) is not None and up.parent_id is not None
         }
     return needed
+
+
+async def read_above(store: Store, ids: Sequence[JobId]) -> dict[JobId, Job | None]:
+    """Read jobs by id; those that are damaged are left out."""
+    try:
+        return dict(zip(ids, await store.get(ids), strict=True))
+    except JobUnreadable:
+        if len(ids) == 1:
+            return {}
+    return {id_: job for one in ids for id_, job in (await read_above(store, [one])).items()}
 
 
 async def _continued(store: Store, jobs: Sequence[Job]) -> set[JobId]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from holdfast.flow.clean import DAY, Cleaned, clean_jobs, needed_by_others
+from holdfast.flow.clean import DAY, Cleaned, clean_jobs, needed_by_others, read_above
 from holdfast.lifecycle.job import Actor, Job, JobId
 from holdfast.lifecycle.states import Kind, Letter, Retention, State
 from holdfast.ports import Purgeable, Store
@@ -153,8 +153,8 @@ async def _ready(
     above = {job.id: job.parent_id for job in free if job.parent_id is not None}
     while above:
         parents = list(dict.fromkeys(above.values()))
-        read = dict(zip(parents, await store.get(parents), strict=True))
-        kept |= {id_ for id_, up in above.items() if _stays(read[up], terms, now)}
+        read = await read_above(store, parents)
+        kept |= {id_ for id_, up in above.items() if up not in read or _stays(read[up], terms, now)}
         above = {
             id_: parent.parent_id
             for id_, up in above.items()

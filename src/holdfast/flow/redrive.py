@@ -22,11 +22,11 @@ from holdfast.flow.letters import (
     read_job,
 )
 from holdfast.flow.perform import perform
-from holdfast.flow.succession import succession
+from holdfast.flow.succession import SUCCESSOR_RUNNING, succession
 from holdfast.identity import mint_id
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
-from holdfast.lifecycle.job import Actor, Change, Job, JobId, LoggedEvent, NewJob, Refusal
+from holdfast.lifecycle.job import Actor, Change, Created, Job, JobId, LoggedEvent, NewJob, Refusal
 from holdfast.lifecycle.linked import linked
 from holdfast.lifecycle.payload import Body
 from holdfast.lifecycle.policy import Policy
@@ -107,7 +107,8 @@ async def redrive(
 
     Repeated, at once or after a lost reply, it returns the job that the first one made. To make
     another on purpose, or to redrive a discarded letter, say `again`; where that may itself be
-    repeated, give it a `request_id`.
+    repeated, give it a `request_id`. Refused while the job that the last one made has not ended:
+    both would have the same effects.
     """
     job = await read_job(store, id)
     if job.state not in LETTERED:
@@ -115,10 +116,18 @@ async def redrive(
     past = await past_of(store, job)
     _check_not_retried(job, past)
     if (event := _done_before(job, past, actor, again, request_id)) is not None:
-        made = await _repeated(store, job, event, wish, request_id)
-        await store.await_durable()
-        return made
-    new = await _successor(store, job, past.first, wish, actor)
+        return await _found(store, job, event, wish, request_id)
+    try:
+        new = await _successor(store, job, past.first, wish, actor)
+    except Refused as error:
+        if error.code != SUCCESSOR_RUNNING:
+            raise
+        # It may be the one that the same request has made meanwhile.
+        job = await read_job(store, id)
+        event = _done_before(job, await past_of(store, job), actor, again, request_id)
+        if event is None:
+            raise
+        return await _found(store, job, event, wish, request_id)
     command = c.Redriven(
         actor=actor,
         link=new.record.id,
@@ -255,6 +264,15 @@ def _done_before(
     return redrives[0] if redrives and job.letter is Letter.REDRIVEN and not again else None
 
 
+async def _found(
+    store: Store, job: Job, event: LoggedEvent, wish: Wish, request_id: str | None
+) -> Job:
+    """Answer a repeated redrive, once the standby has what the first one wrote."""
+    made = await _repeated(store, job, event, wish, request_id)
+    await store.await_durable()
+    return made
+
+
 async def _repeated(
     store: Store, job: Job, event: LoggedEvent, wish: Wish, request_id: str | None
 ) -> Job:
@@ -264,8 +282,9 @@ async def _repeated(
     [first] = await store.events(new.id, limit=1)
     delay = None if first.run_at is None else first.run_at - first.at
     asked = (wish.queue_of(job), wish.policy_of(job), wish.delay, wish.from_start)
-    anew = first.created is not None and first.created.resumes is None
-    if (new.queue, new.policy, delay, anew) != asked:
+    made = first.created or Created()
+    # As it was submitted: a worker may have corrected its terms since.
+    if (new.queue, made.policy, delay, made.resumes is None) != asked:
         text = f"request_id {request_id!r} already stands for another redrive of {job.public_id}"
         raise RequestIdReused(text, job_id=job.public_id)
     return new

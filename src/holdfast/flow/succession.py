@@ -21,6 +21,10 @@ LONGEST = 1000
 """How many jobs a line may have: damage might make it a circle."""
 
 
+SUCCESSOR_RUNNING = "successor_running"
+"""The code of a refusal: what was made of the job has not ended."""
+
+
 class Succession(Struct, frozen=True, kw_only=True):
     """What the first event of a successor says of the line that it stands in."""
 
@@ -61,6 +65,14 @@ async def succession(
     """
     last = await newest(store, job)
     if last.id != job.id:
+        if not last.terminal:
+            # Both would go on from the same records, and have the same effects under the same keys.
+            raise Refused(
+                f"job {job.public_id} goes on as job {last.public_id}, which has not ended; "
+                "cancel that one first, or wait for its end",
+                code=SUCCESSOR_RUNNING,
+                job_id=job.public_id,
+            )
         [first] = await store.events(last.id, limit=1)
         created = first.created or created
     if (id_ := undone_by(last)) is not None:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from holdfast.flow import reasons as r
 from holdfast.flow.why import why
 from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.signals import any_of
 from holdfast.lifecycle.states import Kind
 from holdfast.lifecycle.times import After
 from holdfast.ports import Store
@@ -250,3 +251,10 @@ async def test_ready_after_a_failure_still_tells_the_failure(store: Store) -> No
 
     assert answer.last_failure is not None
     assert answer.last_failure.error == "ValueError: boom"
+
+
+async def test_a_wait_for_one_of_several_signals_advises_to_send_either(store: Store) -> None:
+    job = await running_job(store)
+    parked = await do(store, job, c.Wait(actor=owner_of(job), signal=any_of(["yes", "no"])))
+    answer = await why(store, parked.id)
+    assert answer.reason.advise("J1") == "holdfast signal J1 no, or: holdfast signal J1 yes"

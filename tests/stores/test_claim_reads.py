@@ -16,6 +16,7 @@ from holdfast.identity import mint_id
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.submit import submit_alike
 from holdfast.ports import ClaimRequest, Store
+from holdfast.stores.postgres.entering import CURSOR_AFTER
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.acts import claim, do
 from holdfast.testing.factories import fresh, new_job, owner_of
@@ -102,20 +103,45 @@ async def test_a_claim_reads_nothing_of_the_backlog_that_it_cannot_serve(
     assert after - before < 120, f"{before} pages, then {after}"
 
 
-async def pages(ledger: Ledger, store: Any, request: ClaimRequest) -> int:
-    """Count the pages that an empty claim looks at, on its own and in the buffers."""
+@pytest.mark.parametrize("tasks", [("mine",), None])
+async def test_a_claim_that_enters_at_a_cursor_reads_no_backlog(
+    ledger: Ledger, tasks: tuple[str, ...] | None
+) -> None:
+    request = wanted(tasks=tasks)
+    async with ledger.store() as store:
+        await submit_many(store, 1000, task="mine")
+        before = await after_full_claims(ledger, store, request)
+        await submit_many(store, 3 * BACKLOG, task="mine")
+        after = await after_full_claims(ledger, store, request)
+    assert after - before < 50, f"{before} pages, then {after}"
+
+
+async def after_full_claims(ledger: Ledger, store: Any, request: ClaimRequest) -> int:
+    """Count the pages that a claim looks at after a few that brought all they asked for."""
+    for _ in range(CURSOR_AFTER + 1):
+        await store.claim(replace(request, request_id=fresh("claim")))
+    return await pages(ledger, store, request, jobs=request.limit)
+
+
+async def pages(ledger: Ledger, store: Any, request: ClaimRequest, *, jobs: int = 0) -> int:
+    """Count the pages that a claim looks at, on its own and in the buffers."""
+    request = replace(request, request_id=fresh("claim"))
     if isinstance(store, SqliteStore):
         start = await page_hits(store)
-        assert await store.claim(replace(request, request_id=fresh("claim"))) == []
+        assert len(await store.claim(request)) == jobs
         return await page_hits(store) - start
     with recorded_postgres() as sent:
-        assert await store.claim(replace(request, request_id=fresh("claim"))) == []
+        assert len(await store.claim(request)) == jobs
     connection = await connected(ledger.place)
     total = 0
     for statement in sent.values():
         if "claim_order" in statement.text:
             asked = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.text}"
-            plan = json.loads(await connection.fetchval(asked, *statement.values))[0]["Plan"]
+            # Under another request_id, because this one has claimed.
+            values = [
+                fresh("claim") if one == request.request_id else one for one in statement.values
+            ]
+            plan = json.loads(await connection.fetchval(asked, *values))[0]["Plan"]
             total += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
     await connection.close()
     assert total

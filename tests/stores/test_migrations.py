@@ -148,8 +148,8 @@ DIFFERENT_BLOCKS = {
         "find_created_from", "find_created_until", "find_before", "find_bound",
     },
     "postgres locks what it claims, so it merges ranges without locks first": {
-        "claim_range", "claim_whose", "claim_next", "claim_served", "claim_due", "claim_firsts",
-        "fitting",
+        "claim_range", "claim_whose", "claim_next", "claim_next_of_all", "claim_served",
+        "claim_due", "claim_firsts", "fitting",
     },
     "postgres leaves out of a commit what no change of the batch needs": {
         "commit_rest", "commit_beats", "commit_marks", "commit_terms", "submit_marks",

@@ -153,12 +153,16 @@ def test_a_claim_reads_ranges_of_its_index_up_to_the_limit(
         found = accesses(plan, "jobs")
         by = {access.by for access in found} - {"Tid Scan"}
         assert by in ({"jobs_claim"}, {"jobs_claim_tenant"})
-        searches, ranges = found[:2], [one for one in found[2:] if one.by != "Tid Scan"]
-        assert len(ranges) == 4, "the first job, the sample, the merge, the rows to lock"
+        reads = [one for one in found if one.by != "Tid Scan"]
+        # The first job, the sample, the merge, the rows to lock.
+        searches, ranges = reads[:-4], reads[-4:]
+        assert len(searches) in (2, 6), "of one route, or in, between and behind two"
         for access in searches:
             assert up_to_a_limit(access), access
             assert "queue = " in access.condition
             assert "task_version" in access.condition
+            # PostgreSQL reads on where the second column of a row decides that nothing follows.
+            assert "ROW(" not in access.condition
         for access in ranges:
             for column in ("queue = ", "task_version", "priority", "claim_order"):
                 assert column in access.condition

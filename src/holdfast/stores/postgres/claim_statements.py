@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -22,15 +22,15 @@ PACKAGE = "holdfast.stores.postgres"
 
 
 @cache
-def claim_sql(*, of_tenant: bool = False) -> str:
-    """Write the claim from ranges."""
+def claim_sql(*, of_tenant: bool = False, of_tasks: bool = True) -> str:
+    """Write the claim from ranges, of one tenant or all, of some tasks or all."""
     sql = blocks(PACKAGE)
     picked = sql["claim_ranges"].replace(":due", _due())
-    return _filled(sql["claim"].replace(":picked", picked), of_tenant, tenant=15)
+    return _filled(sql["claim"].replace(":picked", picked), of_tenant, of_tasks, tenant=15)
 
 
 @cache
-def due_sql(name: str, *, of_tenant: bool = False) -> str:
+def due_sql(name: str, *, of_tenant: bool = False, of_tasks: bool = True) -> str:
     """Write a statement about the ranges that have a due job: `claim_firsts` or `fitting`."""
     sql = blocks(PACKAGE)
     due = _due()
@@ -38,7 +38,7 @@ def due_sql(name: str, *, of_tenant: bool = False) -> str:
     for number in range(4, 15):
         due = due.replace(f"${number}::", f"${number - 3}::")
     text = sql[name].replace(":due", due)
-    return _filled(text, of_tenant, tenant=13 if name == "fitting" else 12)
+    return _filled(text, of_tenant, of_tasks, tenant=13 if name == "fitting" else 12)
 
 
 def _due() -> str:
@@ -46,12 +46,13 @@ def _due() -> str:
     return sql["claim_due"].replace(":served", sql["claim_served"])
 
 
-def _filled(text: str, of_tenant: bool, *, tenant: int) -> str:
+def _filled(text: str, of_tenant: bool, of_tasks: bool, *, tenant: int) -> str:
     sql = blocks(PACKAGE)
     up_to_the_cut = sql["claim_range"].replace(
         ":within", "AND j.claim_order <= (SELECT last FROM cut)"
     )
-    text = text.replace(":next", sql["claim_next"]).replace(":cut_range", up_to_the_cut)
+    text = text.replace(":next", sql["claim_next" if of_tasks else "claim_next_of_all"])
+    text = text.replace(":cut_range", up_to_the_cut)
     text = text.replace(":range", sql["claim_range"].replace(":within", ""))
     whose = sql["claim_whose"].replace(":tenant", f"${tenant}") if of_tenant else ""
     return text.replace(":whose", whose)
@@ -75,19 +76,28 @@ def range_arrays(request: ClaimRequest, wanted: Wanted) -> list[Any]:
     ]
 
 
-def _of_tenant(request: ClaimRequest) -> bool:
-    """Return whether one tenant's index is read; the default one's jobs have their own lanes."""
-    return request.tenant not in (None, DEFAULT_TENANT)
+class _Of(TypedDict):
+    of_tenant: bool
+    of_tasks: bool
+
+
+def _of(request: ClaimRequest) -> _Of:
+    """Return which statement a request needs.
+
+    The default tenant's jobs have lanes of their own, so only other tenants have an index.
+    """
+    of_tenant = request.tenant not in (None, DEFAULT_TENANT)
+    return {"of_tenant": of_tenant, "of_tasks": request.tasks is not None}
 
 
 def _whose(request: ClaimRequest) -> list[str]:
-    return [request.tenant] if request.tenant and _of_tenant(request) else []
+    return [request.tenant] if request.tenant and _of(request)["of_tenant"] else []
 
 
 async def claim_ranges(connection: Connection, request: ClaimRequest, wanted: Wanted) -> list[Any]:
     """Claim from ranges in one statement."""
     rows: list[Any] = await connection.fetch(
-        claim_sql(of_tenant=_of_tenant(request)),
+        claim_sql(**_of(request)),
         request.request_id,
         request.limit,
         request.owner,
@@ -136,7 +146,7 @@ async def lock_due(
 ) -> list[Any]:
     """Lock up to a number of due jobs of each range that others have not locked."""
     rows: list[Any] = await connection.fetch(
-        due_sql("fitting", of_tenant=_of_tenant(request)),
+        due_sql("fitting", **_of(request)),
         *range_arrays(request, wanted),
         limit,
         *_whose(request),
@@ -157,7 +167,7 @@ async def claim_locked(
 async def heads_of(connection: Connection, request: ClaimRequest, wanted: Wanted) -> list[Range]:
     """Return the ranges that have a due job, locked or not."""
     rows = await connection.fetch(
-        due_sql("claim_firsts", of_tenant=_of_tenant(request)),
+        due_sql("claim_firsts", **_of(request)),
         *range_arrays(request, wanted),
         *_whose(request),
     )

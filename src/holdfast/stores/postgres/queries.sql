@@ -118,14 +118,41 @@ ORDER BY j.claim_order, j.id
 j.tenant = :tenant::text AND j.tenant <> 'default' AND
 
 -- name: claim_next
--- The first range behind one, and its first job.
-SELECT {{law.postgres.route.j}} AS route, {{law.postgres.lane.j}} AS lane, j.claim_order AS head,
+-- The first range of a route between two lanes, and its first job. Not by a comparison of rows: where
+-- the second column decides, PostgreSQL does not stop, but reads on to the end of the first one.
+SELECT w.route COLLATE "C" AS route, {{law.postgres.lane.j}} AS lane, j.claim_order AS head,
     j.id AS head_id
 FROM jobs AS j
 WHERE :whose j.queue = w.queue AND j.claim_order IS NOT NULL
-    AND ({{law.postgres.route.j}}, {{law.postgres.lane.j}}) > (w.route, w.lane)
-    AND ({{law.postgres.route.j}}, {{law.postgres.lane.j}}) < (w.last_route, w.last_lane)
-ORDER BY {{law.postgres.route.j}}, {{law.postgres.lane.j}}, j.claim_order, j.id LIMIT 1
+    AND {{law.postgres.route.j}} = w.route
+    AND {{law.postgres.lane.j}} > w.lane AND {{law.postgres.lane.j}} < w.last_lane
+ORDER BY {{law.postgres.lane.j}}, j.claim_order, j.id LIMIT 1
+
+-- name: claim_next_of_all
+-- The first range between two, whatever its route: in the first route, between both, in the last.
+SELECT * FROM (
+    (SELECT {{law.postgres.route.j}} AS route, {{law.postgres.lane.j}} AS lane,
+        j.claim_order AS head, j.id AS head_id
+    FROM jobs AS j
+    WHERE :whose j.queue = w.queue AND j.claim_order IS NOT NULL
+        AND {{law.postgres.route.j}} = w.route AND {{law.postgres.lane.j}} > w.lane
+        AND {{law.postgres.lane.j}} < CASE WHEN w.route = w.last_route THEN w.last_lane
+            ELSE 9223372036854775807 END
+    ORDER BY {{law.postgres.lane.j}}, j.claim_order, j.id LIMIT 1)
+    UNION ALL
+    (SELECT {{law.postgres.route.j}}, {{law.postgres.lane.j}}, j.claim_order, j.id
+    FROM jobs AS j
+    WHERE :whose j.queue = w.queue AND j.claim_order IS NOT NULL
+        AND {{law.postgres.route.j}} > w.route AND {{law.postgres.route.j}} < w.last_route
+    ORDER BY {{law.postgres.route.j}}, {{law.postgres.lane.j}}, j.claim_order, j.id LIMIT 1)
+    UNION ALL
+    (SELECT {{law.postgres.route.j}}, {{law.postgres.lane.j}}, j.claim_order, j.id
+    FROM jobs AS j
+    WHERE :whose j.queue = w.queue AND j.claim_order IS NOT NULL
+        AND w.route COLLATE "C" < w.last_route AND {{law.postgres.route.j}} = w.last_route
+        AND {{law.postgres.lane.j}} < w.last_lane
+    ORDER BY {{law.postgres.lane.j}}, j.claim_order, j.id LIMIT 1)
+) AS n LIMIT 1
 
 -- name: claim_served
 -- Whether a worker may take jobs of a lane. $13: its capabilities; $14: whether it serves the default

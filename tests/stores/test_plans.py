@@ -172,6 +172,16 @@ def test_a_claim_reads_ranges_of_its_index_up_to_the_limit(
         )
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_claim_for_one_tenant_reads_that_tenants_index(
+    plans: dict[str, Plans], stage: str
+) -> None:
+    for plan in that(plans[stage], "UPDATE jobs", "due AS MATERIALIZED", "j.tenant = $"):
+        found = [one for one in accesses(plan, "jobs") if one.by != "Tid Scan"]
+        assert {one.by for one in found} == {"jobs_claim_tenant"}
+        assert all("tenant = $" in one.condition for one in found)
+
+
 def up_to_a_limit(access: Access) -> bool:
     """Whether rows are read one by one until there are enough: nothing gathers them before."""
     lazy = ("LockRows", "Result", "Merge Append", "Subquery Scan", "Append")

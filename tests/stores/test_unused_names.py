@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.lifecycle.policy import needs_key
+from holdfast.services.reconciler import Reconciler
 from holdfast.stores.needs_written import AGAIN_SECONDS, Written
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
@@ -52,6 +53,15 @@ async def test_a_set_of_needs_that_no_job_has_is_forgotten(ledger: Ledger) -> No
         await submit_one(store, needs=FAST)
         assert await store.forget_unused() == 0
         assert len(await claimed_ids(store, capabilities=FAST)) == 2
+
+
+async def test_a_sweep_forgets_sets_of_needs_that_no_job_has(ledger: Ledger) -> None:
+    async with ledger.store() as store:
+        row = f"""({needs_key(FAST)}, '["fast","gpu"]', 1)"""
+        await change(store, f"INSERT INTO needs (id, body, used_at) VALUES {row}")
+        await submit_one(store, needs=GPU)
+        await Reconciler(store, "sweeper", jitter=lambda: 1.0).sweep()
+    assert await sets(ledger) == {needs_key(GPU)}
 
 
 async def test_a_set_that_was_forgotten_is_there_again_with_its_next_job(ledger: Ledger) -> None:

@@ -276,6 +276,21 @@ async def test_many_jobs_are_purged_in_bounded_batches(either_store: Store) -> N
     assert sum(entry.jobs for entry in await store.purges()) == report.jobs
 
 
+async def test_jobs_with_long_histories_are_purged_in_smaller_batches(
+    either_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = either_store
+    monkeypatch.setattr("holdfast.flow.purge.BATCH_EVENTS", 20)
+    jobs = [await job_in(store, State.SUCCEEDED, queue="many") for _ in range(12)]
+    await submit_one(store, queue="newest")
+    counting = Counting(store)
+    report = await purge_all(counting, JANITOR, AT_ONCE)
+    assert report.jobs + report.kept == len(jobs)
+    # Each has four events or more, and six when it is cleaned.
+    assert 1 <= max(counting.batches) <= 5
+    assert sum(entry.events for entry in await store.purges()) >= 4 * report.jobs
+
+
 def _cancelled(job: Job) -> Change:
     return change(job, c.Cancel(actor=CONTROL))
 

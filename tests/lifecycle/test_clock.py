@@ -36,6 +36,14 @@ def test_a_clock_that_only_lags_behind_others_goes_on_from_their_mark() -> None:
     assert state.now(NOON - HOUR) == NOON
 
 
+def test_a_clock_that_is_set_right_again_is_followed_at_once() -> None:
+    state, _ = tend(ClockState(NOON), NOON - HOUR, steady=False) or (None, None)
+    assert state is not None
+    right = NOON + RESERVE + 10 * SECOND
+    assert state.now(right) == right
+    assert tend(state, right, steady=False) == (ClockState(right, 0, NOON - HOUR), None)
+
+
 def test_the_shift_is_gone_once_the_machine_has_caught_up() -> None:
     state = ClockState(NOON, HOUR, NOON - HOUR)
     machine = NOON - HOUR + 10 * HOUR

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
@@ -14,7 +13,7 @@ from holdfast.flow.why import why
 from holdfast.lifecycle.clock import RESERVE, ClockState
 from holdfast.lifecycle.job import Actor
 from holdfast.lifecycle.states import Role, State
-from holdfast.lifecycle.times import SECOND
+from holdfast.lifecycle.times import SECOND, After
 from holdfast.ports import Store
 from holdfast.services.doctor import examine_clock
 from holdfast.stores.findings import Verdict
@@ -26,6 +25,7 @@ from tests.stores.ledgers import Ledger, assert_proven, make_ledger
 from tests.stores.raw import POSTGRES, SQLITE
 
 HOUR = 3600 * SECOND
+NOW = 1_800_000_000 * SECOND
 RECONCILER = Actor(Role.RECONCILER, "test")
 
 
@@ -111,6 +111,22 @@ async def test_a_job_queued_before_the_clock_was_set_back_can_be_claimed(
     await machine.set_clock(-HOUR)
     await store.due()
     assert await claimed_ids(store) == [job.id]
+
+
+@pytest.mark.req("B8")
+async def test_a_clock_that_is_set_right_again_brings_no_job_forward(
+    machine: Machine, store: Store
+) -> None:
+    await submit_one(store, queue="later", run_at=After(HOUR * 2 // 3))
+    due = await submit_one(store, queue="later")
+    await machine.set_clock(-HOUR)
+    await store.due()
+    await machine.set_clock(10 * SECOND)
+    for _ in range(2):
+        # Before a sweep has noticed it, and afterwards.
+        assert (await store.clock()).now < due.created_at + 60 * SECOND
+        await store.due()
+    assert await claimed_ids(store, "later") == [due.id]
 
 
 @pytest.mark.req("B8")
@@ -239,13 +255,16 @@ async def test_the_mark_is_not_written_by_every_sweep(machine: Any, store: Store
         ClockState(1_900_000_000 * SECOND),
         ClockState(5, HOUR, 1_700_000_000 * SECOND),
         ClockState(5, HOUR, 1_900_000_000 * SECOND),
+        ClockState(NOW - 5, HOUR, NOW - HOUR),
+        ClockState(NOW + HOUR - 5, HOUR, NOW),
+        ClockState(NOW - 5, 50 * SECOND, NOW),
         ClockState(5, 40 * 365 * 24 * HOUR, 1_700_000_000 * SECOND),
     ],
 )
 async def test_the_servers_function_is_the_law(
     machine: Any, store: Store, state: ClockState
 ) -> None:
-    now = time.time_ns() // 1000
+    now = NOW
     raw = await asyncpg.connect(machine._url, server_settings={"search_path": "holdfast"})
     await raw.execute(
         "CREATE OR REPLACE FUNCTION holdfast_machine_now() RETURNS bigint LANGUAGE sql"

@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.flow.tell import Route, tell
 from holdfast.lifecycle.job import Actor, JobId, NewJob
 from holdfast.lifecycle.policy import DEFAULT_POLICY
@@ -190,6 +190,20 @@ async def test_cursors_of_events_that_a_restore_took_back_do_not_pass_over_new_o
         await store.bump_epoch()
         job = await job_in(store, State.SUCCEEDED)
         assert {event.id for event in (await store.tail(lost)).events} == {job.id}
+
+
+async def test_claims_are_fenced_though_a_reader_of_events_keeps_positions_from_moving_on(
+    postgres_url: str,
+) -> None:
+    async with postgres_store(postgres_url, deadline_seconds=2.0) as store:
+        reader = await asyncpg.connect(postgres_url)
+        async with reader.transaction():
+            await reader.execute("SELECT 1 FROM holdfast.events LIMIT 1")
+            with pytest.raises(StoreUnavailable, match=r"are fenced .epoch 2.*is open .pg_dump"):
+                await store.bump_epoch()
+            assert (await store.clock()).epoch == 2
+        await reader.close()
+        assert await store.bump_epoch() == 3
 
 
 async def test_an_examination_tells_of_a_move_and_that_it_was_followed(

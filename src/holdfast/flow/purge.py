@@ -8,7 +8,7 @@ number may purge at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -18,6 +18,8 @@ from holdfast.lifecycle.states import Kind, Letter, Retention, State
 from holdfast.ports import Purgeable, Store
 
 BATCH = 500
+BATCH_EVENTS = 10_000
+"""Events that one transaction removes, unless a single job has more."""
 """Jobs that one transaction removes."""
 
 
@@ -108,8 +110,8 @@ async def purge(
     if dry_run:
         _count(report, ready)
         return report
-    for start in range(0, len(ready), BATCH):
-        await _remove(store, actor, report, ready[start : start + BATCH])
+    for batch in _batches(ready):
+        await _remove(store, actor, report, batch)
     if report.purged or report.next is None:
         report.bytes += await store.give_back_space()
     return report
@@ -141,6 +143,20 @@ async def purge_all(
     while not dry_run and (freed := await store.give_back_space()):
         total.bytes += freed
     return total
+
+
+def _batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """Split jobs so that no transaction removes very many of them, or of their events."""
+    batch: list[Job] = []
+    events = 0
+    for job in jobs:
+        if batch and (len(batch) == BATCH or events + job.rev > BATCH_EVENTS):
+            yield batch
+            batch, events = [], 0
+        batch.append(job)
+        events += job.rev
+    if batch:
+        yield batch
 
 
 async def _ready(

@@ -6,6 +6,9 @@ store's clock goes on from the end of what is reserved, by a shift. The shift sh
 the time that passes: so the two clocks agree again one day, and the store's clock runs slower
 meanwhile, never backwards.
 
+A clock that is set right again meets the mark by itself: then the shift is dropped at once. (So it
+is where nobody has moved the mark for as long as the clock had been set back.)
+
 A step back that is smaller than the way from the mark cannot be told from no step at all without a
 write per operation: it repeats at most what is reserved.
 """
@@ -25,6 +28,7 @@ SLACK = SECOND
 """What is less than this behind the mark is no step: the clock stands still until it is past."""
 GAP = 60 * SECOND
 """A longer way from the mark is taken only by somebody who has seen the clock run steadily.
+With a shift it is not taken at all where the machine's clock has come to the mark without it.
 Else a clock that is ahead for a moment would take the store along for good."""
 STEADY_SECONDS = 60.0
 """How long a clock must have run as fast as the monotonic one."""
@@ -46,7 +50,9 @@ class ClockState(Struct, frozen=True):
 
     def ahead(self, machine: int) -> int:
         """Return how far the store's clock is ahead by its shift, at a time of the machine's."""
-        return max(self.shift - max(machine - self.since, 0) // SLOWDOWN, 0)
+        left = max(self.shift - max(machine - self.since, 0) // SLOWDOWN, 0)
+        # A clock at the mark by itself was set right again: with the shift it would be far ahead.
+        return 0 if machine >= self.mark and machine + left > self.mark + GAP else left
 
     def now(self, machine: int) -> int:
         """Return the store's time at a time of the machine's clock."""

@@ -962,7 +962,8 @@ RETURNING j.id, j.tenant, j.queue, j.state
 
 -- name: purge_events
 -- Then their events,
-DELETE FROM events WHERE id = ANY ($1::uuid[]) RETURNING rev
+WITH gone AS (DELETE FROM events WHERE id = ANY ($1::uuid[]) RETURNING 1)
+SELECT count(*) FROM gone
 
 -- name: purge_beats
 -- heartbeats,

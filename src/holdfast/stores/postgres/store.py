@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from holdfast.errors import RequestIdReused
+from holdfast.errors import RequestIdReused, StoreUnavailable
 from holdfast.identity import mint_secret
 from holdfast.lifecycle.clock import ClockWatch, tend
 from holdfast.lifecycle.job import Job, JobId
@@ -223,11 +223,11 @@ class PostgresStore(Committing):
                 gone, tenants, queues, states = ([row[n] for row in rows] for n in range(4))
                 if not gone:
                     return []
-                events = await connection.fetch(sql["purge_events"], gone)
+                events = await connection.fetchval(sql["purge_events"], gone)
                 for name in ("purge_beats", "purge_logs", "purge_signals", "purge_keys"):
                     await connection.execute(sql[name], gone)
                 await connection.execute(sql["purge_counts"], tenants, queues, states)
-                entry = (actor, reason, len(events), gone, tenants)
+                entry = (actor, reason, events, gone, tenants)
                 await connection.execute(sql["purge_entry"], *entry)
                 return [JobId(id_) for id_ in gone]
 
@@ -245,14 +245,26 @@ class PostgresStore(Committing):
     async def bump_epoch(self) -> int:
         """Fence all claims made so far."""
 
-        async def work(connection: Connection, tries: int) -> int:
-            async with connection.transaction():
-                # A restore may have taken back events that somebody has read: the cursors of those
-                # who did must not pass over what comes instead.
-                await begin_lineage(connection, self._sql)
-                return int(await connection.fetchval(self._sql["bump_epoch"]))
+        async def fence(connection: Connection, tries: int) -> int:
+            return int(await connection.fetchval(self._sql["bump_epoch"]))
 
-        return await self._run(work)
+        async def move_on(connection: Connection, tries: int) -> None:
+            async with connection.transaction():
+                await begin_lineage(connection, self._sql)
+
+        # The fence first, in a transaction of its own: it waits for nobody.
+        epoch = await self._run(fence)
+        try:
+            # A restore may have taken back events that somebody has read: the cursors of those who
+            # did must not pass over what comes instead.
+            await self._run(move_on)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(
+                f"all claims made so far are fenced (epoch {epoch}), but positions in the feed "
+                "could not be moved on: a transaction that reads events is open (pg_dump, a long "
+                f"query); end it, then run `holdfast epoch bump` again ({error})"
+            ) from error
+        return epoch
 
     async def set_sealing(self, on: bool) -> None:
         """Turn the hash chain over new events on or off."""

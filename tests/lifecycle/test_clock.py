@@ -13,6 +13,7 @@ from holdfast.lifecycle.clock import (
     ClockState,
     ClockStep,
     ClockWatch,
+    agreed,
     tend,
 )
 from holdfast.lifecycle.times import SECOND
@@ -42,6 +43,16 @@ def test_a_clock_that_is_set_right_again_is_followed_at_once() -> None:
     right = NOON + RESERVE + 10 * SECOND
     assert state.now(right) == right
     assert tend(state, right, steady=False) == (ClockState(right, 0, NOON - HOUR), None)
+
+
+def test_a_process_takes_the_shift_that_others_have_kept_where_it_leads_to_their_mark() -> None:
+    own, machine = ClockState(NOON), NOON - HOUR + SECOND
+    kept = ClockState(NOON, HOUR, NOON - HOUR)
+    assert agreed(own, kept, machine) == kept
+    # Not where its own clock is right, and not where the shift leads elsewhere.
+    assert agreed(own, kept, NOON).shift == 0
+    for shift in (3 * HOUR, HOUR // 2):
+        assert agreed(own, ClockState(NOON, shift, NOON - HOUR), machine) == own
 
 
 def test_the_shift_is_gone_once_the_machine_has_caught_up() -> None:

@@ -50,6 +50,29 @@ def test_policies_are_kept_for_a_bounded_number_and_the_newest_stay() -> None:
     assert seen.missing(0, 0)
 
 
+def test_sets_of_needs_are_kept_for_a_bounded_number_and_the_newest_stay() -> None:
+    seen = Dictionary()
+    seen.policies[0] = Policy()
+    seen.needs.update({n: frozenset({f"need-{n}"}) for n in range(MANY)})
+    assert len(seen.needs) <= LIMIT
+    assert not seen.missing(0, MANY - 1)
+    assert seen.missing(0, 1)
+
+
+async def test_needs_that_were_forgotten_are_read_again(sqlite: SqliteStore) -> None:
+    jobs = [new_job(needs=frozenset({"gpu"})), new_job()]
+    await sqlite.submit(jobs)
+    seen = sqlite._opened().seen
+    seen.needs.update({n: frozenset({"other"}) for n in range(1, MANY)})
+    found = await sqlite.get([job.record.id for job in jobs])
+    assert [job and job.needs for job in found] == [frozenset({"gpu"}), frozenset()]
+    seen.needs.update({n: frozenset({"other"}) for n in range(1, MANY)})
+    wanted = ClaimRequest(
+        request_id="1", owner="w", queues=tuple(job.record.queue for job in jobs), limit=2
+    )
+    assert [one.job.needs for one in await sqlite.claim(wanted)] == [frozenset()]
+
+
 async def test_a_policy_that_was_forgotten_is_read_again(sqlite: SqliteStore) -> None:
     job = new_job(policy=Policy(timeout=5))
     await sqlite.submit([job])

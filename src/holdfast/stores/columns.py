@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -109,8 +109,9 @@ EVENT_COLUMNS = (
 )
 
 
-POLICIES_LIMIT = 10_000
-"""How many policies a process knows at a time."""
+T = TypeVar("T")
+KNOWN_LIMIT = 10_000
+"""How many policies, and sets of needs, a process knows at a time."""
 
 
 class StoredCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -145,24 +146,24 @@ class StoredCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     held: str | None = None
 
 
-class KnownPolicies(dict[int, Policy]):
-    """Policies by key, the newest `POLICIES_LIMIT` of them: submitters choose the terms.
+class Known(dict[int, T]):
+    """Policies or needs by key, the newest `KNOWN_LIMIT` of them: submitters choose them.
 
     What was just read outlives many others: whoever learned it still finds it when it reads on.
     """
 
-    def __setitem__(self, key: int, policy: Policy) -> None:
-        """Remember a policy, and forget the one that was learned first if they are too many."""
-        super().__setitem__(key, policy)
-        while len(self) > POLICIES_LIMIT:
+    def __setitem__(self, key: int, value: T) -> None:
+        """Remember one, and forget the one that was learned first if they are too many."""
+        super().__setitem__(key, value)
+        while len(self) > KNOWN_LIMIT:
             # Other threads learn at the same time.
             with contextlib.suppress(RuntimeError, StopIteration):
                 self.pop(next(iter(self)), None)
 
     def update(self, more: Any) -> None:
         """Remember several."""
-        for key, policy in dict(more).items():
-            self[key] = policy
+        for key, value in dict(more).items():
+            self[key] = value
 
 
 class Dictionary:
@@ -170,8 +171,8 @@ class Dictionary:
 
     def __init__(self) -> None:
         """Know nothing but "no needs"."""
-        self.policies: dict[int, Policy] = KnownPolicies()
-        self.needs: dict[int, frozenset[str]] = {0: frozenset()}
+        self.policies: dict[int, Policy] = Known()
+        self.needs: dict[int, frozenset[str]] = Known({0: frozenset()})
         self.created: dict[str, tuple[Created, Job]] = {}
         self.names = KnownNames()
 

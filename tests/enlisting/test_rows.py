@@ -41,6 +41,7 @@ TABLES = {
     "clock_steps": "SELECT * FROM clock_steps",
     "purges": "SELECT * FROM purges",
     "purged": "SELECT * FROM purged",
+    "signals": "SELECT * FROM signals",
     "logs": "SELECT * FROM logs",
     "tokens": "SELECT * FROM tokens",
     "webhooks": "SELECT * FROM webhooks",

@@ -18,7 +18,10 @@ def test_every_column_is_fixed_set_by_every_change_or_varying() -> None:
 def test_what_is_not_touched_is_as_it_was() -> None:
     for history in random_histories(300, seed=5):
         for before, after in zip(history.records, history.records[1:], strict=False):
-            names = ("rev", "updated_at", *touched(before, after))
+            names = {"rev", "updated_at", *touched(before, after)}
+            if "pending_signals" in names:
+                # The column is a count of rows of another table.
+                names = names - {"pending_signals"} | {"signals", "unread_signals"}
             assert replace(before, **{name: getattr(after, name) for name in names}) == after
 
 

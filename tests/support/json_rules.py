@@ -32,6 +32,7 @@ COUNTS = {
     *("ended", "epoch", "erased", "events", "exit_code", "factor", "backoff_factor", "failures"),
     *("found", "freed", "heartbeats", "jobs", "kept", "letters", "level", "limit", "live", "lost"),
     *("max_attempts", "needs", "next", "number", "others", "pid", "position", "purged", "queues"),
+    *("pending_signals", "signals"),
     *("releases", "rescheduled", "retries", "rev", "seen", "signal_revs", "silent", "skipped"),
     *("slots", "status", "step_index", "step_use", "consumed", "taken", "total", "under_way"),
     *("use", "version", "workers", "seconds"),

@@ -149,7 +149,7 @@ DIFFERENT_BLOCKS = {
     },
     "postgres locks what it claims, so it merges ranges without locks first": {
         "claim_range", "claim_whose", "claim_next", "claim_next_of_all", "claim_served",
-        "claim_due", "claim_firsts", "fitting",
+        "claim_due", "claim_firsts", "fitting", "lock_some",
     },
     "postgres leaves out of a commit what no change of the batch needs": {
         "commit_rest", "commit_beats", "commit_marks", "commit_terms", "submit_marks",

@@ -31,14 +31,14 @@ def claim_sql(*, of_tenant: bool = False, of_tasks: bool = True) -> str:
 
 @cache
 def due_sql(name: str, *, of_tenant: bool = False, of_tasks: bool = True) -> str:
-    """Write a statement about the ranges that have a due job: `claim_firsts` or `fitting`."""
+    """Write a statement about the ranges that have a due job, such as `claim_firsts`."""
     sql = blocks(PACKAGE)
     due = _due()
     # The same ranges as in the claim, which has three parameters before them.
     for number in range(4, 15):
         due = due.replace(f"${number}::", f"${number - 3}::")
     text = sql[name].replace(":due", due)
-    return _filled(text, of_tenant, of_tasks, tenant=13 if name == "fitting" else 12)
+    return _filled(text, of_tenant, of_tasks, tenant=12 if name == "claim_firsts" else 13)
 
 
 def _due() -> str:
@@ -128,17 +128,13 @@ async def claim_greedily(
     The order is kept within a range only; so it is only called when a claim came back empty.
     """
     async with connection.transaction():
-        ids: list[UUID] = []
-        start, size = 0, 1
-        # Twice as many ranges each time, so that the round trips stay few however many are held.
-        while start < len(heads) and len(ids) < request.limit:
-            some = heads[start : start + size]
-            # Shared among them: what is locked here and not claimed is kept from others.
-            share = max(1, (request.limit - len(ids)) // len(some))
-            rows = await lock_due(connection, request, at_their_beginnings(some), share)
-            ids += [row[1] for row in rows]
-            start, size = start + size, size * 2
-        return await claim_locked(connection, request, ids) if ids else []
+        rows = await connection.fetch(
+            due_sql("lock_some", **_of(request)),
+            *range_arrays(request, at_their_beginnings(heads)),
+            request.limit,
+            *_whose(request),
+        )
+        return await claim_locked(connection, request, [row[0] for row in rows]) if rows else []
 
 
 async def lock_due(

@@ -561,6 +561,15 @@ CROSS JOIN LATERAL (
     SELECT j.claim_order, j.id, j.cpus, j.memory_mb :range
     LIMIT $12 FOR UPDATE SKIP LOCKED) AS locked
 
+-- name: lock_some
+-- Due jobs of any ranges, locked, $12 at most: what is locked and not claimed is kept from others.
+-- The loop over ranges ends with the last one that is wanted.
+WITH RECURSIVE clock AS MATERIALIZED (SELECT holdfast_now() AS now),
+:due
+SELECT locked.id FROM due AS r
+CROSS JOIN LATERAL (SELECT j.id :range LIMIT $12 FOR UPDATE SKIP LOCKED) AS locked
+LIMIT $12
+
 -- name: look_up
 -- Who holds a key.
 SELECT id FROM keys WHERE tenant = $1 AND kind = $2 AND key = $3

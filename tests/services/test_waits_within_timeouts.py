@@ -38,6 +38,8 @@ class Slow:
         """Replies to reads of what was recorded."""
         self.limits: list[asyncio.Timeout] = []
         """The time limits that handlers have begun."""
+        self.answered = asyncio.Event()
+        """Set once a reply that was withheld is given."""
 
     async def wait(self) -> None:
         """Withhold a reply."""
@@ -45,6 +47,7 @@ class Slow:
         for _ in range(5):
             # Now its cancel is delivered, and the handler goes on if it can.
             await asyncio.sleep(0)
+        self.answered.set()
 
 
 class SlowStore(Wrapped):
@@ -131,12 +134,16 @@ async def test_a_wait_that_somebody_cancels_during_a_park_does_not_go_on(
                     await asyncio.Event().wait()
             except TimeoutError:
                 waiting.cancel()
-                await asyncio.wait({waiting})
+                await asyncio.gather(waiting, return_exceptions=True)
                 await ctx.step("charge", charges.append, ctx.job.id)
         return str(await waiting)
 
     async with slow_app, slow_app.worker(**BRISK):
-        job = await waits_for(await gives_up.submit(), "go")
+        job = await gives_up.submit()
+        # A signal before the reply would have the job claimed again and this attempt stopped: its
+        # time limit would not expire, and the reply would be withheld for ever.
+        async with asyncio.timeout(LIMIT):
+            await slow.answered.wait()
         await job.signal("go", "ann")
         assert await job.result(LIMIT) == "ann"
         assert charges == [], "the job was parked: no step is run"

@@ -381,11 +381,15 @@ def grow(ctx: Context, size: int) -> int:
 def fork(ctx: Context, how: str) -> tuple[int, str]:
     """Leave a copy of this process, out of the group's reach; tell what our channel is."""
     channel = os.readlink(f"/proc/self/fd/{our_channel().fileno()}")
+    gone, leaving = os.pipe()
     # What forks in C, past Python, closes nothing of ours.
     forked = os.fork() if how == "python" else int(ctypes.PyDLL(None).fork())
     if forked == 0:
         os.setsid()
+        os.write(leaving, b"!")
         signal.pause()
+    # Until it has left the group it would die with us.
+    os.read(gone, 1)
     return forked, channel
 
 

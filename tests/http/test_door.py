@@ -9,6 +9,7 @@ from uuid import UUID
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
@@ -177,6 +178,15 @@ async def test_a_write_takes_json_that_says_so(http: httpx.AsyncClient, media: s
             "/v1/jobs", content=b'{"task": "t"}', headers={"content-type": good}
         )
         assert reply.status_code == 201
+
+
+async def test_a_server_that_ends_keeps_no_connection(
+    server: FastAPI, http: httpx.AsyncClient
+) -> None:
+    assert "connection" not in (await http.get("/healthz")).headers
+    server.state.house.ending.begin()
+    for path in ("/healthz", "/v1/jobs", "/v1/none"):
+        assert (await http.get(path)).headers["connection"] == "close"
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/healthz", "/nothing", "/metrics"])

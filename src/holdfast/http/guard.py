@@ -61,6 +61,9 @@ class Guard:
                 reach("http.answering")
                 begun = message["status"]
                 message["headers"] = _with_ours(message["headers"], request_id)
+                if _is_ending(scope):
+                    # A connection that came while the server stopped listening would keep it.
+                    message["headers"].append((b"connection", b"close"))
             await send(message)
 
         self._meters.under_way += 1
@@ -102,6 +105,11 @@ def _with_ours(
     if not any(name == b"cache-control" for name, _ in headers):
         made.append((b"cache-control", b"no-store"))
     return made
+
+
+def _is_ending(scope: Scope) -> bool:
+    house = getattr(getattr(scope.get("app"), "state", None), "house", None)
+    return house is not None and bool(house.ending.begun)
 
 
 def _route(scope: Scope) -> str:

@@ -18,6 +18,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.flow import intervene
 from holdfast.flow.redrive import discard, redrive
 from holdfast.http.words import SayComplete, SayStart
+from holdfast.lifecycle.job import Job
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import After
 from holdfast.ports import Store
@@ -105,10 +106,7 @@ async def _discard(store: Store) -> Act:
     return lambda store: discard(store, job.id, CONTROL)
 
 
-async def _report_start(store: Store) -> Act:
-    job = await claimed_job(store)
-    word = SayStart(internal_id=job.id, attempt=job.attempt)
-
+def _reporting(job: Job, word: SayStart | SayComplete) -> Act:
     async def act(store: Store) -> list[Any]:
         heard = await hear(
             store, job.owner or "", [Report(job.id, job.attempt, word)], await store.get([job.id])
@@ -117,20 +115,16 @@ async def _report_start(store: Store) -> Act:
         return heard
 
     return act
+
+
+async def _report_start(store: Store) -> Act:
+    job = await claimed_job(store)
+    return _reporting(job, SayStart(internal_id=job.id, attempt=job.attempt))
 
 
 async def _report_end(store: Store) -> Act:
     job = await running_job(store)
-    word = SayComplete(internal_id=job.id, attempt=job.attempt)
-
-    async def act(store: Store) -> list[Any]:
-        heard = await hear(
-            store, job.owner or "", [Report(job.id, job.attempt, word)], await store.get([job.id])
-        )
-        assert heard[0].error is None
-        return heard
-
-    return act
+    return _reporting(job, SayComplete(internal_id=job.id, attempt=job.attempt))
 
 
 async def _nothing_decided_under_the_lock(store: Store) -> Act:

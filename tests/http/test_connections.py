@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast.errors import RateLimited
 from holdfast.http.connections import held_within
 from holdfast.http.doors import make_doorkeeper
+from holdfast.http.ending import Ending
 from holdfast.http.gateway import Gateway
 from holdfast.http.guard import Guard
 from holdfast.http.limits import Limits
@@ -129,7 +130,7 @@ async def test_more_requests_than_may_be_under_way_are_told_to_come_again() -> N
             await go_on.wait()
         await Response()(scope, receive, send)
 
-    guard = Guard(slow, Limits(requests=1), DoorMeters())
+    guard = Guard(slow, Limits(requests=1), DoorMeters(), Ending())
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(guard), base_url="http://test"
     ) as http:

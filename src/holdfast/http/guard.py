@@ -20,6 +20,7 @@ from holdfast.errors import (
     TooLarge,
     UnsupportedMedia,
 )
+from holdfast.http.ending import Ending
 from holdfast.http.limits import Limits
 from holdfast.http.names import keep_slashes
 from holdfast.http.problems import problem_response
@@ -36,11 +37,12 @@ SPARED = ("/healthz", "/readyz", "/metrics")
 class Guard:
     """Names each request, bounds their number, and reports errors as problems."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, meters: DoorMeters) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, meters: DoorMeters, ending: Ending) -> None:
         """Stand before `app`."""
         self._app = app
         self._limits = limits
         self._meters = meters
+        self._ending = ending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let one request through."""
@@ -61,7 +63,7 @@ class Guard:
                 reach("http.answering")
                 begun = message["status"]
                 message["headers"] = _with_ours(message["headers"], request_id)
-                if _is_ending(scope):
+                if self._ending.begun:
                     # A connection that came while the server stopped listening would keep it.
                     message["headers"].append((b"connection", b"close"))
             await send(message)
@@ -105,11 +107,6 @@ def _with_ours(
     if not any(name == b"cache-control" for name, _ in headers):
         made.append((b"cache-control", b"no-store"))
     return made
-
-
-def _is_ending(scope: Scope) -> bool:
-    house = getattr(getattr(scope.get("app"), "state", None), "house", None)
-    return house is not None and bool(house.ending.begun)
 
 
 def _route(scope: Scope) -> str:

@@ -120,7 +120,7 @@ def make_server(
     app.add_exception_handler(HTTPException, _no_route)
     # The last that is added stands first.
     app.add_middleware(Express, routers=ROUTERS)
-    app.add_middleware(Guard, limits=limits, meters=meters.door)
+    app.add_middleware(Guard, limits=limits, meters=meters.door, ending=house.ending)
     return app
 
 

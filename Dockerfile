@@ -1,13 +1,13 @@
-# Holdfast in one image; the command says which role it plays:
+# One image for all roles of Holdfast; the command selects the role:
 #   docker build -t holdfast .
 #   docker run holdfast --help
-# For jobs of your own: FROM holdfast, COPY your code to /app, and run `worker package.module:app`.
+# For your own jobs: FROM holdfast, COPY your code to /app, and run `worker package.module:app`.
 ARG PYTHON_IMAGE=python:3.13-slim
 
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /build
 COPY requirements requirements
-# Every package by its hash, also what builds this one: `make lock` writes them.
+# Every package by its hash, including the build tools: `make lock` writes them.
 RUN python3 -m venv /opt/build \
     && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements/build.txt \
     && python3 -m venv /opt/holdfast \

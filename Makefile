@@ -1,42 +1,42 @@
 # Holdfast. `make help` lists the targets.
-# Everything runs from .venv, which is made here and refreshed when pyproject.toml changes.
+# Everything runs from .venv, which make creates, and updates when pyproject.toml changes.
 
 PYTHON ?= python3
-# Arguments handed on to what a target runs: make test ARGS='-k lease', make bench-store ARGS=--help
+# Arguments for the program that a target runs: make test ARGS='-k lease', make bench-store ARGS=--help
 ARGS ?=
-# How long `make chaos` fights, on both stores together; its seed, by chance if there is none.
+# The duration of `make chaos`, on both stores together; its seed, random by default.
 SECONDS ?= 120
 SEED ?=
-# Make `make bench` small: a few minutes once the peers are installed.
+# Shorten `make bench` to a few minutes, once the other systems are installed.
 QUICK ?=
-# How long `make soak` takes.
+# The duration of `make soak`.
 MINUTES ?= 30
-# How many ended jobs `make purge-load` purges, and on which store: postgres or sqlite.
+# The number of ended jobs that `make purge-load` purges, and the store: postgres or sqlite.
 JOBS ?= 1000000
 STORE ?= postgres
 # Install exactly what requirements/ pins, with its hashes, as CI does.
 LOCKED ?=
-# How often `make step-kills` kills.
+# The number of kills of `make step-kills`.
 KILLS ?= 200
 
-# The tests start many processes: each would compile every module again if nobody kept the result.
+# The tests start many processes; without bytecode files, each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# Apart from each other, because live workers with short leases suffer beside a crowd of processes.
-# Code 5 is "nothing selected", which ARGS may well lead to.
+# Separate runs, because live workers with short leases lose them beside many other processes.
+# Exit code 5 means that no test was selected, which ARGS may cause.
 pytest = { $(BIN)/python -m pytest $(1) $(ARGS) || [ $$? -eq 5 ]; }
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench bench-store chaos step-kills soak purge-load requirements docs lock fmt clean system-packages
 
-help: ## this list
+help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
-demo: $(STAMP) ## a minute of jobs that crash, wait, fail, are mended, cancelled and explained
+demo: $(STAMP) ## under a minute of jobs and commands that crash, wait, fail, are cancelled and explained
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: $(STAMP) system-packages ## all tests, on SQLite and on a private PostgreSQL
@@ -46,16 +46,16 @@ test: $(STAMP) system-packages ## all tests, on SQLite and on a private PostgreS
 	$(call pytest,-m crowd) || failed=1; \
 	exit $$failed
 
-check: $(STAMP) ## format, lint, types, layers, generated files, dead code, requirement ids
+check: $(STAMP) ## format, lint, types, layers, tree, generated files, dead code, requirement ids
 	@$(BIN)/python -m tools.check
 
-bench: $(STAMP) system-packages ## Holdfast and its peers on one PostgreSQL, in one run: QUICK=1
+bench: $(STAMP) system-packages ## Holdfast and comparable systems on one PostgreSQL, in one run: QUICK=1
 	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(ARGS)
 
 bench-store: $(STAMP) system-packages ## both stores against hand-written SQL, in one run
 	@$(BIN)/python -m bench.store $(ARGS)
 
-chaos: $(STAMP) system-packages ## a seeded nemesis over workers and stores: SECONDS=300 SEED=7
+chaos: $(STAMP) system-packages ## inject faults, chosen by a seed, into workers and stores: SECONDS=300 SEED=7
 	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 step-kills: $(STAMP) system-packages ## kill -9 between a step's effect and its record, on each store: KILLS=200
@@ -67,7 +67,7 @@ soak: $(STAMP) system-packages ## a steady load; throughput and sizes must stay 
 purge-load: $(STAMP) system-packages ## purge many ended jobs beside a running load: JOBS=1000000 STORE=sqlite
 	@$(BIN)/python -m bench.purge_load --jobs $(JOBS) --store $(STORE) $(ARGS)
 
-requirements: $(STAMP) ## each requirement with its tests, the open ones, and the count
+requirements: $(STAMP) ## list each requirement with its tests, and the open ones
 	@$(BIN)/python -m tools.requirements $(ARGS)
 
 docs: $(STAMP) ## write the generated files again

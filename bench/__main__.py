@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import contestants, report
+from bench.cells import NotProven
 from bench.contestants import DIRECTORY, Contestant
 from bench.figures import Measurement
-from bench.measuring import NotProven
 from bench.peers import PEERS
 from bench.places import Engine, PostgresEngine, SqliteEngine
 from bench.protocol import ROOT, ProgramError
-from bench.running import Results, Run, machine
+from bench.run import Results, Run, machine
 from bench.scenarios import QUICK, SCENARIOS, Scale, selected
 
 RESULTS = Path(__file__).parent / "results" / "bench.json"
@@ -44,7 +44,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--list", action="store_true", help="name scenarios and contestants")
     parser.add_argument("--only", default="", help="scenarios, by comma")
-    parser.add_argument("--contenders", default="", help="how their names begin, by comma")
+    parser.add_argument(
+        "--contenders", default="", help="the start of their names, separated by commas"
+    )
     parser.add_argument("--rounds", type=int, help="5, or 1 when quick")
     parser.add_argument("--jobs", type=int, help="of a drain, instead of the usual")
     parser.add_argument("--quick", action="store_true", help="small: a few minutes")
@@ -69,7 +71,7 @@ def _words(text: str) -> list[str]:
 
 
 def scale_of(given: argparse.Namespace) -> Scale:
-    """Tell how much of everything was asked for."""
+    """Return how much of everything is measured."""
     usual = QUICK if given.quick else Scale()
     larger = usual.larger and not given.brief
     return msgspec.structs.replace(usual, jobs=given.jobs or usual.jobs, larger=larger)
@@ -112,11 +114,11 @@ def gather(given: argparse.Namespace) -> tuple[list[Contestant], dict[str, str]]
     if given.list:
         found = [one for peer in peers for one in contestants.in_modes(peer, ())]
         return contestants.chosen([*contestants.own(), *found], asked), {}
-    installed, missing = contestants.install(peers, _say_missing)
+    installed, missing = contestants.install(peers, _print_missing)
     return contestants.chosen([*contestants.own(), *installed], asked), missing
 
 
-def _say_missing(text: str) -> None:
+def _print_missing(text: str) -> None:
     errors.print(f"MISSING {text}", style="bold red", markup=False)
 
 
@@ -152,7 +154,7 @@ def measure(
             results.engines = {name: engine.version() for name, engine in engines.items()}
             taking_part = introduced(found, results)
             run = Run(
-                results, engines, taking_part, scale_of(given), say=_say, keep=keep
+                results, engines, taking_part, scale_of(given), report=_print_line, keep=keep
             )  # fmt: skip
             for name in selected(_words(given.only)):
                 with progress_bar(name) as step:
@@ -165,7 +167,7 @@ def measure(
 
 
 def results_file(quick: bool) -> Path:
-    """Tell where a run leaves what it found."""
+    """Return where a run writes its results."""
     return QUICK_RESULTS if quick else RESULTS
 
 
@@ -185,7 +187,7 @@ def earlier(file: Path, again: Sequence[str]) -> list[Measurement]:
 
 
 def introduced(found: Sequence[Contestant], results: Results) -> list[Contestant]:
-    """Ask everyone who they are; a peer that cannot say does not take part."""
+    """Ask each program for its version; a peer that cannot answer does not take part."""
     kept = []
     for one in found:
         try:
@@ -195,11 +197,11 @@ def introduced(found: Sequence[Contestant], results: Results) -> list[Contestant
             if one.ours:
                 raise NotProven(str(error)) from error
             results.missing[one.name] = str(error)
-            _say_missing(str(error))
+            _print_missing(str(error))
     return kept
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     errors.print(text, highlight=False)
 
 
@@ -209,10 +211,10 @@ def progress_bar(name: str) -> Iterator[Callable[[str, int], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=errors, transient=True) as bar:
         task = bar.add_task(name, total=None)
-        begun = iter(range(1_000_000))
+        completed = iter(range(1_000_000))
         # Called before each cell: what is complete are those before it.
         yield lambda text, total: bar.update(
-            task, description=text, total=total, completed=next(begun)
+            task, description=text, total=total, completed=next(completed)
         )
 
 
@@ -240,7 +242,7 @@ def write_docs(results: Results, source: Path) -> None:
 
 
 def drawn(source: Path) -> bool:
-    """Draw the picture; tells whether that went well."""
+    """Draw the chart; return whether that succeeded."""
     try:
         python = plotting_python(DIRECTORY / "plot")
         subprocess.run([python, ROOT / "bench/plot.py", source, PICTURE], check=True)

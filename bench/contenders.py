@@ -10,28 +10,30 @@ from typing import Any, Protocol
 import apsw
 import asyncpg
 
-from holdfast.identity import mint_id, mint_request
+from holdfast.ids import mint_id, mint_request
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
-from holdfast.lifecycle.job import Actor, Change, Job, NewJob
+from holdfast.lifecycle.execution_policy import DEFAULT_POLICY, policy_key
 from holdfast.lifecycle.payload import DIGEST_SIZE, encode_body
-from holdfast.lifecycle.policy import DEFAULT_POLICY, policy_key
+from holdfast.lifecycle.record import Actor, Change, Job, NewJob
 from holdfast.lifecycle.states import EventType, Role, State
-from holdfast.lifecycle.submit import Submission, submit
+from holdfast.lifecycle.submission import Submission
+from holdfast.lifecycle.submit import submit
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import ClaimRequest, Committed, Store, Submitted
+from holdfast.ports.models import ClaimRequest, Committed, Submitted
+from holdfast.ports.store import Store
 from holdfast.stores.columns import created_text
-from holdfast.stores.text import blocks
+from holdfast.stores.sql_files import blocks
 
 QUEUE, TASK, OWNER = "mail", "send_welcome", "worker-7f3a"
 GATEWAY = Actor(Role.GATEWAY, "bench")
 _numbers = count(1)
 
 
-def new_job(**wishes: Any) -> NewJob:
+def new_job(**fields: Any) -> NewJob:
     """Decide a submit: a small payload that is not the same twice, nothing else special."""
     body = encode_body({"to": f"user-{next(_numbers)}@example.org", "template": "welcome"})
-    given: dict[str, Any] = {"id": mint_id(), "task": TASK, "queue": QUEUE, "body": body} | wishes
+    given: dict[str, Any] = {"id": mint_id(), "task": TASK, "queue": QUEUE, "body": body} | fields
     return submit(Submission(**given), GATEWAY)
 
 
@@ -40,8 +42,8 @@ def result_of(body: bytes | str) -> bytes:
     return encode_body({"sent": len(body)}, "result")
 
 
-def began_ago(number: int) -> int:
-    """Tell how many microseconds before its commit a job began: not the same for all."""
+def started_ago(number: int) -> int:
+    """Return how many microseconds before its commit a job started: not the same for all."""
     return 1 + number % 7
 
 
@@ -63,7 +65,7 @@ class Contender(Protocol):
         """Write a batch of new jobs."""
 
     async def cycle(self, limit: int) -> int:
-        """Claim, start and complete up to so many jobs; tell how many there were."""
+        """Claim, start and complete up to a number of jobs; return how many there were."""
 
 
 class StoreContender:
@@ -101,7 +103,7 @@ class StoreContender:
         claimed = await self.store.claim(request)
         changes: list[Change] = []
         for number, one in enumerate(claimed):
-            changes += start_and_complete(one.job, result_of(one.body or b""), began_ago(number))
+            changes += start_and_complete(one.job, result_of(one.body or b""), started_ago(number))
         for outcome in await self.store.commit(changes):
             if not isinstance(outcome, Committed):
                 raise AssertionError(f"a commit was not accepted: {outcome}")
@@ -140,7 +142,7 @@ class PostgresFloor:
         self._connection: Any = None
 
     async def open(self) -> None:
-        """Connect: prepared statements, one plan for each that does not begin with a scan."""
+        """Connect: prepared statements, one plan for each that does not start with a scan."""
         settings = {"plan_cache_mode": "force_generic_plan", "jit": "off", "enable_seqscan": "off"}
         self._connection = await asyncpg.connect(
             self._url, server_settings=settings, max_cacheable_statement_size=0
@@ -176,7 +178,7 @@ class PostgresFloor:
             [row[0] for row in rows],
             [result.decode() for result in results],
             [_digest(result) for result in results],
-            [began_ago(number) for number in range(len(rows))],
+            [started_ago(number) for number in range(len(rows))],
             OWNER,
             mint_request(),
         )
@@ -255,7 +257,7 @@ class SqliteFloor:
         jobs: list[Any] = []
         events: list[Any] = []
         for number, (id_, _) in enumerate(rows):
-            ago = began_ago(number)
+            ago = started_ago(number)
             lease = now + 30 * SECOND - ago
             jobs.append((id_, now, digests[number], OWNER, ago))
             events.append((id_, 3, *_STARTED, now - ago, lease, OWNER, request, None, None))

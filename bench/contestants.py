@@ -28,7 +28,7 @@ class Contestant(Struct, frozen=True, kw_only=True):
     engine: str
     argv: tuple[str, ...]
     mode: str | None = None
-    """Handed to `drain`; for Holdfast it is the scenario that says."""
+    """Passed to `drain`; for Holdfast the scenario decides it."""
     first: bool = True
     """Whether it is the first of its family, which fills and latencies are measured with."""
     pace: Pace = Pace.FAST
@@ -43,7 +43,7 @@ class Contestant(Struct, frozen=True, kw_only=True):
 
 
 class Card(Struct, frozen=True, kw_only=True):
-    """What the report says about a contestant."""
+    """What the report shows about a contestant."""
 
     name: str
     engine: str
@@ -91,11 +91,11 @@ class Peer(Protocol):
         """Bring its packages in; raises where that cannot be done."""
 
     def argv(self, directory: Path) -> list[str]:
-        """Tell the words that start its program."""
+        """Return the command that starts its program."""
 
 
 def install(
-    peers: Iterable[Peer], say: Callable[[str], None], directory: Path = PEERS_DIRECTORY
+    peers: Iterable[Peer], report: Callable[[str], None], directory: Path = PEERS_DIRECTORY
 ) -> tuple[list[Contestant], dict[str, str]]:
     """Install peers, and list each in its modes; with them, who is missing and why."""
     found: list[Contestant] = []
@@ -105,7 +105,7 @@ def install(
             peer.install(directory)
         except Exception as error:  # noqa: BLE001  the rest goes on without it
             missing[peer.name] = f"could not be installed: {error}"
-            say(f"{peer.name} {missing[peer.name]}")
+            report(f"{peer.name} {missing[peer.name]}")
         else:
             found += in_modes(peer, tuple(peer.argv(directory)))
     return found, missing
@@ -132,21 +132,21 @@ def in_modes(peer: Peer, argv: tuple[str, ...]) -> list[Contestant]:
 def card(one: Contestant) -> Card:
     """Ask a contestant what it is."""
     try:
-        told = one.program.ask("version")
+        answer = one.program.ask("version")
     except Unsupported as error:
         raise ProgramError(str(error)) from error
-    settings = "; ".join(filter(None, (one.settings, str(told.get("settings", "")))))
+    settings = "; ".join(filter(None, (one.settings, str(answer.get("settings", "")))))
     return Card(
         name=one.name,
         engine=one.engine,
-        version=str(told.get("version", "?")),
+        version=str(answer.get("version", "?")),
         settings=settings,
-        keeps=str(told.get("keeps", "?")),
+        keeps=str(answer.get("keeps", "?")),
     )
 
 
 def chosen(all_: Sequence[Contestant], asked: Sequence[str]) -> list[Contestant]:
-    """Keep those whose name begins with one of the words; all if none is given."""
+    """Return those whose name starts with one of the words; all if none is given."""
     if not asked:
         return list(all_)
     return [one for one in all_ if any(_is_asked(one, word) for word in asked)]

@@ -15,7 +15,7 @@ import apsw
 import asyncpg
 
 from bench.contenders import Contender, PostgresFloor, SqliteFloor, StoreContender
-from holdfast.ports import Store
+from holdfast.ports.store import Store
 from holdfast.stores.postgres.migrate import migrate
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.migrate import migrate as sqlite_migrate
@@ -103,7 +103,7 @@ class PostgresPlace:
 
 
 def _nanoseconds(process: Path, title: str) -> int:
-    """CPU time of a process whose title says that it serves this; 0 for any other."""
+    """Return the CPU time of a process whose title shows that it serves this; 0 for any other."""
     try:
         if title not in (process / "cmdline").read_bytes().decode(errors="replace"):
             return 0

@@ -93,7 +93,7 @@ class Measured:
         return list(dict.fromkeys(found))
 
     def jobs(self, scenario: str, variant: str, contender: str) -> int:
-        """Tell how many jobs it got there."""
+        """Return how many jobs it was given there."""
         return next(
             one.jobs
             for one in self.all

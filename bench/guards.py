@@ -6,7 +6,7 @@ Scratch copies of the schema only: nothing of this can be switched off in a real
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from statistics import median, quantiles
 from typing import Any
@@ -17,9 +17,7 @@ from msgspec import Struct
 
 from bench.contenders import StoreContender
 from bench.measure import Sample, batches, drain, submit_all, timed
-from holdfast.stores.postgres import claim_statements, committing
-from holdfast.stores.postgres.claim_statements import claim_sql
-from holdfast.stores.postgres.shapes import commit_sql
+from holdfast.stores.postgres import claim, commit, submit
 
 BATCH = 500
 ROUNDS = 30
@@ -129,7 +127,7 @@ class _Turns:
 
     async def turn(self, *, counted: bool) -> None:
         prepared = list(batches(BATCH, BATCH))
-        with _left_out(self._contender, self._variant.without):
+        with _left_out(self._variant.without):
             submitted = await timed(
                 self._place, BATCH, lambda: submit_all(self._contender, prepared), rested=True
             )
@@ -156,21 +154,21 @@ def _quartile(samples: list[Sample]) -> float:
 
 
 @contextmanager
-def _left_out(contender: StoreContender, table: str | None) -> Iterator[None]:
+def _left_out(table: str | None) -> Iterator[None]:
     """Send statements that do not write one table meanwhile."""
     if table is None:
         yield
         return
-    store: Any = contender.store
-    sent = dict(store._sql)
-    claim = without(claim_sql(), table)
     with ExitStack() as stack:
-        store._sql = sent | {"submit": without(sent["submit"], table)}
-        stack.callback(setattr, store, "_sql", sent)
-        stack.enter_context(patch.object(claim_statements, "claim_sql", lambda **_: claim))
-        commit = lambda **parts: without(commit_sql(**parts), table)  # noqa: E731
-        stack.enter_context(patch.object(committing, "commit_sql", commit))
+        for module, name in ((submit, "submit_sql"), (claim, "claim_sql"), (commit, "commit_sql")):
+            write: Any = getattr(module, name)
+            less = _writes_less(write, table)
+            stack.enter_context(patch.object(module, name, less))
         yield
+
+
+def _writes_less(write: Callable[..., str], table: str) -> Callable[..., str]:
+    return lambda **parts: without(write(**parts), table)
 
 
 def without(sql: str, table: str) -> str:

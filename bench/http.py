@@ -16,8 +16,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from bench.cells import Cell, Finding, Values, verify
 from bench.contestants import Contestant
-from bench.measuring import Cell, Finding, Values, verify
 from bench.places import Place
 from bench.protocol import ROOT, STOP_SECONDS, Program, ProgramError, Reply, number
 
@@ -39,7 +39,7 @@ class Scale(Struct, frozen=True, kw_only=True):
     samples: int = 40
     """Events whose way is measured, and pages by each filter."""
     burst: int = 2_000
-    """Events told to all listeners at once."""
+    """Events that are sent to all listeners at once."""
     listed: int = 1_000_000
 
 
@@ -73,7 +73,7 @@ def _cell(variant: str, one: Contestant, jobs: int, measure: Any, **more: Any) -
 
 
 def submits(cell: Cell, place: Place) -> list[Finding]:
-    """Measure submits from many connections; `cell.task` says whether single or in batches.
+    """Measure submits from many connections; `cell.task` is single or batches.
 
     Before them come `cell.samples` empty POSTs.
     """
@@ -88,7 +88,7 @@ def submits(cell: Cell, place: Place) -> list[Finding]:
 
 
 def listeners(cell: Cell, place: Place) -> list[Finding]:
-    """Measure how soon events are with all who listen, and how many a second can be told."""
+    """Measure how soon events reach all listeners, and how many can be sent per second."""
     with _holdfast(place) as url:
         reply = _asked("listen", url, cell, jobs=cell.jobs, samples=cell.samples)
     verify(cell, place, int(number("http", reply, "written")))
@@ -96,7 +96,7 @@ def listeners(cell: Cell, place: Place) -> list[Finding]:
 
 
 def lists(cell: Cell, place: Place) -> list[Finding]:
-    """Measure pages by all kinds of filters, of so many jobs."""
+    """Measure pages of jobs by all kinds of filters."""
     CLIENT.ask("stock", url=place.url, jobs=cell.jobs, limit_seconds=STOCK_SECONDS)
     place.analyse()
     with _holdfast(place) as url:
@@ -133,7 +133,7 @@ def _holdfast(place: Place) -> Iterator[str]:
 
 @contextmanager
 def serving(*module: str) -> Iterator[str]:
-    """Run a server of its own, whose last word is the port, and tell its address."""
+    """Run a server, whose last word is the port, and return its address."""
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = int(free.getsockname()[1])
     words = [sys.executable, "-m", *module, str(port)]
@@ -157,5 +157,5 @@ def _await(process: subprocess.Popen[bytes], port: int, words: Sequence[str]) ->
             return
         time.sleep(0.05)
     process.kill()
-    _, said = process.communicate()
-    raise ProgramError(f"{' '.join(words[1:])} does not serve: {said.decode(errors='replace')}")
+    _, output = process.communicate()
+    raise ProgramError(f"{' '.join(words[1:])} does not serve: {output.decode(errors='replace')}")

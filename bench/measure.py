@@ -12,15 +12,15 @@ from msgspec import Struct
 
 from bench.contenders import Contender, StoreContender, new_job
 from bench.engines import Engine, Place
-from holdfast.flow.verify import Problem, verify
-from holdfast.ports import Store
+from holdfast.maintenance.verify import LedgerProblem, verify
+from holdfast.ports.store import Store
 
 WARM_UP = 3
 """Batches before the clock starts: connections, plans and caches are made by them."""
 
 
 class Sample(Struct, frozen=True):
-    """What so many jobs cost in one stretch."""
+    """What a number of jobs cost in one stretch."""
 
     jobs: int
     seconds: float
@@ -61,19 +61,19 @@ async def timed(
     if not rested:
         place.rest()
         gc.collect()
-    before, client, began = place.server_times(), time.process_time(), time.perf_counter()
+    before, client, start = place.server_times(), time.process_time(), time.perf_counter()
     await work()
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     client = time.process_time() - client
     # Of those that have ended meanwhile nothing is known any more.
     server = sum(used - before.get(one, 0) for one, used in place.server_times().items())
     return Sample(jobs, seconds, client, server / 1e9)
 
 
-def batches(total: int, size: int, **wishes: Any) -> Iterator[list[Any]]:
-    """Decide so many submits, in batches."""
+def batches(total: int, size: int, **fields: Any) -> Iterator[list[Any]]:
+    """Decide a number of submits, in batches."""
     for start in range(0, total, size):
-        yield [new_job(**wishes) for _ in range(min(size, total - start))]
+        yield [new_job(**fields) for _ in range(min(size, total - start))]
 
 
 async def submit_all(contender: Contender, prepared: Iterable[Any]) -> None:
@@ -83,7 +83,7 @@ async def submit_all(contender: Contender, prepared: Iterable[Any]) -> None:
 
 
 async def drain(contender: Contender, jobs: int, batch: int) -> None:
-    """Cycle until so many jobs are done."""
+    """Cycle until a number of jobs are done."""
     done = 0
     while done < jobs:
         got = await contender.cycle(min(batch, jobs - done))
@@ -122,8 +122,8 @@ async def _submit_and_cycle(
 
 
 async def check(store: Store, jobs: int, progress: Callable[[int], None] | None = None) -> None:
-    """Prove that every job is what its events say: a bench that flatters is worse than none."""
-    problems: list[Problem] = []
+    """Prove that every job matches its events: a bench that flatters is worse than none."""
+    problems: list[LedgerProblem] = []
     report = await verify(store, on_problem=problems.append, progress=progress)
     if problems or report.jobs != jobs:
         raise AssertionError(f"{report.jobs} of {jobs} jobs, {len(problems)} wrong: {problems[:3]}")
@@ -134,7 +134,7 @@ LOOSE = ("events.xid", "events.position", "events.seal", "jobs.claim_order", "jo
 
 
 def differences(floor: dict[str, tuple[int, int]], store: dict[str, tuple[int, int]]) -> list[str]:
-    """Say where the floor did not write what the store wrote: then it would be no floor."""
+    """Return where the floor did not write what the store wrote: then it would not be a floor."""
     return [
         f"{name}: floor {floor.get(name)}, store {store[name]}"
         for name in store

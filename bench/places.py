@@ -19,7 +19,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What the engine has used so far; None where that cannot be told apart from the client's."""
+    """What the engine has used so far; None where it cannot be separated from the client's."""
 
     disk_bytes: int
     cpu_seconds: float | None = None
@@ -41,7 +41,7 @@ class Place(Protocol):
         """Let the engine learn about what the tables hold."""
 
     def usage(self) -> Usage:
-        """Tell what it has used so far."""
+        """Return what it has used so far."""
 
 
 class Engine(Protocol):
@@ -113,7 +113,7 @@ def server_cpu_seconds(data_directory: Path) -> float:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Tell what one process has used so far."""
+    """Return what one process has used so far."""
     return sum(map(int, _stat(Path(f"/proc/{pid}"))[11:13])) / TICKS
 
 

@@ -61,7 +61,7 @@ def _panel(axis: Any, title: str, found: dict[str, list[float]]) -> None:
     low = [middle - min(found[name]) for name, middle in zip(names, middles, strict=True)]
     high = [max(found[name]) - middle for name, middle in zip(names, middles, strict=True)]
     colours = [OURS if name.startswith(("holdfast", "store")) else OTHERS for name in names]
-    # From zero and not logarithmic: else the length of a bar would say nothing.
+    # From zero and not logarithmic: else the length of a bar would mean nothing.
     drawn = axis.barh(names, middles, xerr=[low, high], color=colours, error_kw={"linewidth": 0.8})
     axis.bar_label(drawn, [_number(middle) for middle in middles], padding=4, fontsize=8)
     axis.margins(x=0.15)

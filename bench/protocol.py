@@ -1,8 +1,8 @@
 """How the bench talks to a contender: a program, one verb a run, one line of JSON as its answer.
 
-The line is the last on stdout; stderr is the program's own. `{"unsupported": "why"}` says that
-it has no such thing. A program that dies, prints something else or does not end in time is told
-of in one message. The verbs and their options:
+The line is the last on stdout; stderr is the program's own. `{"unsupported": "why"}` means that
+it does not support the verb. A program that dies, prints something else or does not end in time is
+reported in one message. The verbs and their options:
 
 version; setup --url; fill --url --jobs [--bytes]; single --url --jobs [--callers];
 drain --url --jobs [--mode] [--shared]; left --url; latency --url --samples.
@@ -30,11 +30,11 @@ Option: TypeAlias = str | int | float | bool | None
 
 
 class ProgramError(Exception):
-    """A program did not answer as the protocol says."""
+    """A program did not answer as the protocol requires."""
 
 
 class Unsupported(Exception):
-    """The contender has no such thing, and says why."""
+    """The contender does not support this, and names the reason."""
 
 
 class Program:
@@ -51,7 +51,7 @@ class Program:
         return running.answer(limit_seconds or limit_for(options.get("jobs")))
 
     def start(self, verb: str, **options: Option) -> Running:
-        """Begin a verb that ends by itself or when it is told to."""
+        """Start a verb that ends by itself or when it is stopped."""
         return Running(f"{self.name} {verb}", [*self._argv, verb, *words(options)])
 
 
@@ -68,7 +68,7 @@ def words(options: dict[str, Option]) -> list[str]:
 
 
 def limit_for(jobs: Option) -> float:
-    """Tell how long a run of so many jobs may take before it counts as hung."""
+    """Return how long a run of a number of jobs may take before it counts as hung."""
     return LIMIT_SECONDS + int(jobs or 0) / JOBS_PER_SECOND
 
 
@@ -93,34 +93,34 @@ class Running:
             raise ProgramError(f"{name} could not be started: {error}") from error
 
     def answer(self, limit_seconds: float) -> Reply:
-        """Wait for its end and read what it said; kill it and all it started if that takes long."""
+        """Wait for its end and read its output; kill it and all it started if that takes long."""
         try:
             stdout, _ = self._process.communicate(timeout=limit_seconds)
             if self._process.returncode != 0:
                 code = self._process.returncode
-                raise ProgramError(f"{self._name} ended with code {code}: {self.said()}")
+                raise ProgramError(f"{self._name} ended with code {code}: {self.output()}")
             return read_reply(self._name, stdout.decode(errors="replace"))
         except subprocess.TimeoutExpired:
             raise ProgramError(
-                f"{self._name} did not end within {limit_seconds:.0f} s: {self.said()}"
+                f"{self._name} did not end within {limit_seconds:.0f} s: {self.output()}"
             ) from None
         finally:
             self.kill()
 
     def stop(self) -> Reply:
-        """Tell it to end, and read what it says then."""
+        """Ask it to stop, and read its last output."""
         self._process.send_signal(signal.SIGTERM)
         return self.answer(STOP_SECONDS)
 
     @property
     def ended(self) -> bool:
-        """Whether it ended, though nobody told it to."""
+        """Return whether it ended without being asked to."""
         return self._process.poll() is not None
 
     def kill(self) -> None:
         """End it and everything it started; safe to repeat."""
         if self._stderr.closed:
-            return  # its number may be somebody else's by now
+            return  # its number may belong to another process by now
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -128,7 +128,7 @@ class Running:
             self._process.stdout.close()
         self._stderr.close()
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Give the end of what it wrote to stderr so far."""
         return last_words(self._stderr)
 
@@ -138,11 +138,11 @@ def last_words(file: IO[bytes]) -> str:
     # Without a seek: where one of us goes, the program that writes there goes, too.
     text = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
     lines = text.decode(errors="replace").strip().splitlines()
-    return " | ".join(lines[-3:]) or "it said nothing"
+    return " | ".join(lines[-3:]) or "it printed nothing"
 
 
 def read_reply(name: str, stdout: str) -> Reply:
-    """Read the last line; Unsupported if it says so."""
+    """Read the last line; raise Unsupported if that is what it reports."""
     lines = stdout.strip().splitlines()
     if not lines:
         raise ProgramError(f"{name} printed nothing")

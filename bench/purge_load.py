@@ -23,15 +23,16 @@ import msgspec
 from msgspec import Struct
 
 from bench.contenders import new_job
-from bench.soak import SETTINGS, say, verify
+from bench.soak import SETTINGS, report, verify
 from bench.soak_app import app
 from bench.soak_load import ROOT, Submitter, holdfast, worker
 from holdfast.flow.purge import BATCH
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
-from holdfast.lifecycle.job import Actor, Change, Job
+from holdfast.lifecycle.record import Actor, Change, Job
 from holdfast.lifecycle.states import LIVE, Link, Role, State
-from holdfast.ports import Store, Submitted
+from holdfast.ports.models import Submitted
+from holdfast.ports.store import Store
 from holdfast.stores.postgres.migrate import migrate
 from holdfast.wiring import opened, read_address
 from tests.support.postgres import PostgresCluster
@@ -98,15 +99,15 @@ class TimedSubmitter(Submitter):
     """Notes how long each submit takes."""
 
     def __init__(self, rate: float) -> None:
-        """Submit so many jobs a second."""
+        """Submit a number of jobs per second."""
         super().__init__(app, rate)
         self.waited: list[float] = []
 
     async def submit(self, jobs: int) -> None:
-        """Submit so many jobs together."""
-        began = time.monotonic()
+        """Submit a number of jobs together."""
+        start = time.monotonic()
         await super().submit(jobs)
-        self.waited.append(time.monotonic() - began)
+        self.waited.append(time.monotonic() - start)
 
 
 async def purge_load(url: str, jobs: int, rate: float, calm_seconds: float = 20.0) -> PurgeLoad:
@@ -118,16 +119,16 @@ async def purge_load(url: str, jobs: int, rate: float, calm_seconds: float = 20.
         async with worker(url):
             submitting = asyncio.create_task(submitter.run())
             try:
-                say(f"load: {rate:,.0f} jobs/s, for {calm_seconds:g} s alone")
+                report(f"load: {rate:,.0f} jobs/s, for {calm_seconds:g} s alone")
                 await asyncio.sleep(calm_seconds)
                 calm, size = len(submitter.waited), await size_of(url)
-                began = time.monotonic()
+                start = time.monotonic()
                 done = await purge(url, store, jobs)
-                seconds = time.monotonic() - began
+                seconds = time.monotonic() - start
             finally:
                 submitter.stopping = True
                 await submitting
-            say("drains what is left")
+            report("draining what is left")
             await drained(store)
         entries = await batches(store)
         return PurgeLoad(
@@ -154,11 +155,11 @@ async def fill(store: Store, jobs: int) -> None:
         number = min(FILL, jobs - start)
         await end(store, await submitted(store, number, start))
         if (start + number) % (20 * FILL) == 0 or start + number == jobs:
-            say(f"made {start + number:,} of {jobs:,} ended jobs", passing=start + number < jobs)
+            report(f"made {start + number:,} of {jobs:,} ended jobs", passing=start + number < jobs)
 
 
 async def submitted(store: Store, number: int, start: int) -> list[Job]:
-    """Submit so many jobs."""
+    """Submit a number of jobs."""
     first = new_job(queue=OLD, job_id=f"old-{start}")
     new = [first, *(new_job(queue=OLD) for _ in range(number - 2))]
     if number > 1:
@@ -182,14 +183,14 @@ async def purge(url: str, store: Store, jobs: int) -> dict[str, Any]:
         stdout=asyncio.subprocess.PIPE,
     )
     ending = asyncio.create_task(process.communicate())
-    began = time.monotonic()
+    start = time.monotonic()
     try:
         while not (await asyncio.wait([ending], timeout=WINDOW_SECONDS))[0]:
             gone = jobs - await jobs_in(store, OLD)
-            rate = gone / (time.monotonic() - began)
+            rate = gone / (time.monotonic() - start)
             live = sum(one.jobs for one in await store.counts() if one.state in LIVE)
             text = f"purged {gone:,} of {jobs:,} ({rate:,.0f}/s); {live:,} jobs of the load wait"
-            say(text, passing=True)
+            report(text, passing=True)
         output, _ = await ending
     finally:
         if process.returncode is None:

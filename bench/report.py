@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bench.contestants import HOLDFAST, HOLDFAST_SQLITE
 from bench.figures import Figure, Measured, Ratio, ratio
-from bench.running import Results
+from bench.run import Results
 from bench.targets import TARGETS, Verdict, judge
 
 BEGIN, END = "<!-- written by make bench: begin -->", "<!-- written by make bench: end -->"
@@ -52,7 +52,9 @@ def sheets(results: Results) -> Iterator[Sheet]:
         rates("steps", "Jobs of 10 steps", step_columns),
         rates("signals", "Signals to jobs that wait", signal_columns),
         rates("growth", "Growth: drains of more jobs, and on history", drain_columns),
-        rates("http", "Over HTTP: submits, events told, pages of lists", http_columns),
+        rates("http", "Over HTTP: submits, event streams, pages of lists", http_columns),
+        commands_sheet,
+        blobs_sheet,
     ):
         sheet = make(measured, sqlite)
         if sheet.rows:
@@ -264,13 +266,78 @@ def latency_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
     return Sheet(
         title="Latency from submit to the handler's start",
         headings=(
-            *("condition", "contestant", "samples a round", "rounds"),
+            *("condition", "contestant", "samples per round", "rounds"),
             *("p50 ms (range)", "p99 ms (range)", "slowest ms"),
-            *("load asked/s", "load reached/s"),
+            *("load requested/s", "load reached/s"),
         ),
         rows=rows,
         note="Half load is half of the rate at which the measured submits and drains together "
         "would fill the machine.",
+    )
+
+
+def commands_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
+    """Show commands beside what they are compared with, and how soon containers are recovered."""
+    spots = [
+        Spot(measured, "commands", variant, name)
+        for variant in measured.variants("commands")
+        for name in measured.contenders("commands", variant)
+    ]
+    return Sheet(
+        title="Commands in boxes",
+        headings=(
+            *("condition", "contestant", "jobs", "rounds", "p50 ms (range)", "p99 ms"),
+            *("bare p50 ms", "of bare", "commit p50 ms", "beyond bare and two commits, ms"),
+            "recovered after s (range)",
+        ),
+        rows=[
+            (
+                *(spot.variant, spot.contestant),
+                f"{measured.jobs('commands', spot.variant, spot.contestant):,}",
+                rounds(spot.figure("p50") or spot.figure("recovery_seconds")),
+                ranged(spot.figure("p50"), "{:.1f}"),
+                spot.median("p99", _one),
+                spot.median("bare_p50", _one),
+                spot.median("of_bare", lambda value: f"{value:.2f}×"),
+                spot.median("commit_p50", _one),
+                spot.median("over_ms", _one),
+                ranged(spot.figure("recovery_seconds"), "{:.2f}"),
+            )
+            for spot in spots
+        ],
+        note="A job is measured from the record of its submit to that of its end, in turn with the "
+        "bare line. A recovery is measured from the start of the next worker, in a process that "
+        "runs already, until it owns all commands.",
+    )
+
+
+def blobs_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
+    """Show small blobs beside a bare loop, and the memory that a large one takes."""
+    spots = [
+        Spot(measured, "blobs", variant, name)
+        for variant in measured.variants("blobs")
+        for name in measured.contenders("blobs", variant)
+    ]
+    return Sheet(
+        title="Blobs",
+        headings=(
+            *("condition", "contestant", "rounds", "put p50 ms (range)", "bare p50 ms", "of bare"),
+            *("MB/s", "more memory, MB (range)"),
+        ),
+        rows=[
+            (
+                *(spot.variant, spot.contestant),
+                rounds(spot.figure("p50") or spot.figure("grown_mb")),
+                ranged(spot.figure("p50"), "{:.2f}"),
+                spot.median("bare_p50", lambda value: f"{value:.2f}"),
+                spot.median("of_bare", lambda value: f"{value:.2f}×"),
+                spot.median("rate_mb", _one),
+                ranged(spot.figure("grown_mb"), "{:.1f}"),
+            )
+            for spot in spots
+        ],
+        note="The bare loop is the library's put, and a sync of the file and of each directory. "
+        "Memory is the peak beyond what the process had before, its library loaded.",
     )
 
 
@@ -283,7 +350,7 @@ def contestants_sheet(results: Results) -> Sheet:
     """Show who took part, at which settings, and what each keeps of a finished job."""
     return Sheet(
         title="Contestants",
-        headings=("contestant", "engine", "version", "settings", "keeps of a finished job"),
+        headings=("contestant", "engine", "version", "settings", "what it keeps of a finished job"),
         rows=[
             (card.name, card.engine, card.version, card.settings, card.keeps)
             for card in results.cards
@@ -304,12 +371,12 @@ def troubles_sheet(results: Results) -> Sheet:
 
 
 def conditions(results: Results) -> list[str]:
-    """Say where and how it was measured."""
+    """Describe where and how it was measured."""
     size = "a quick run: its figures only show that everything works" if results.quick else ""
     return [
         f"{results.machine}, shared by client and server; Python {results.python}",
         *results.engines.values(),
-        f"up to {results.rounds} interleaved rounds, as each row says, medians; "
+        f"up to {results.rounds} interleaved rounds, see each row, medians; "
         "CHECKPOINT before each stretch by the clock" + (f"; {size}" if size else ""),
     ]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from bench import http, measuring
+from bench import blobs, boxes, cells, http
+from bench.cells import Cell
 from bench.contestants import HOLDFAST, HOLDFAST_SQLITE, STORE, STORE_SQLITE, Contestant
 from bench.figures import Measured
-from bench.measuring import Cell
 from bench.peers import Pace
 
 CALLERS = 100
@@ -44,6 +44,8 @@ class Scale(Struct, frozen=True, kw_only=True):
     peers_everywhere: bool = True
     """Whether peers take part in singles and payloads, too."""
     http: http.Scale = http.Scale()
+    commands: boxes.Scale = boxes.Scale()
+    blobs: blobs.Scale = blobs.Scale()
 
 
 QUICK = Scale(
@@ -63,6 +65,8 @@ QUICK = Scale(
     half_load=False,
     peers_everywhere=False,
     http=http.QUICK,
+    commands=boxes.QUICK,
+    blobs=blobs.QUICK,
 )
 
 
@@ -87,7 +91,7 @@ class Field(Struct, frozen=True, kw_only=True):
         ]
 
     def jobs(self, one: Contestant, usual: int) -> int:
-        """Tell how many jobs it gets."""
+        """Return how many jobs it gets."""
         most = {Pace.SLOW: self.scale.slow_jobs, Pace.MIDDLING: self.scale.middling_jobs}
         return min(usual, most.get(one.pace, usual))
 
@@ -97,7 +101,7 @@ def submits(field: Field) -> Iterator[Cell]:
     for one in field.contestants:
         if one.first:
             jobs = field.jobs(one, field.scale.jobs)
-            yield _cell("submit", f"{field.scale.jobs:,} jobs", one, jobs, measuring.submit)
+            yield _cell("submit", f"{field.scale.jobs:,} jobs", one, jobs, cells.submit)
 
 
 def drains(field: Field) -> Iterator[Cell]:
@@ -116,7 +120,7 @@ def drains(field: Field) -> Iterator[Cell]:
                 ),
                 one,
                 field.jobs(one, condition.jobs),
-                measuring.drain,
+                cells.drain,
                 analysed=condition.analysed,
                 processes=condition.processes,
             )
@@ -174,20 +178,18 @@ def singles(field: Field) -> Iterator[Cell]:
         name = "one by one" if callers == 1 else f"{callers} callers"
         for one in field.everywhere():
             jobs = field.scale.singles * (1 if callers == 1 else 5)
-            yield _cell("single", name, one, jobs, measuring.single, callers=callers)
+            yield _cell("single", name, one, jobs, cells.single, callers=callers)
 
 
 def latencies(field: Field) -> Iterator[Cell]:
     """List latencies: all idle, Holdfast also at half load."""
     samples = field.scale.samples
     for one in _with_workers(field):
-        yield _cell("latency", "idle", one, 1, measuring.latency, samples=samples)
+        yield _cell("latency", "idle", one, 1, cells.latency, samples=samples)
     for one in field.named(HOLDFAST, HOLDFAST_SQLITE) if field.scale.half_load else ():
         rate = half_load(field.measured, one.name)
         if rate:
-            yield _cell(
-                "latency", "half load", one, 1, measuring.latency, samples=samples, rate=rate
-            )
+            yield _cell("latency", "half load", one, 1, cells.latency, samples=samples, rate=rate)
 
 
 def half_load(measured: Measured, contestant: str) -> float | None:
@@ -211,7 +213,7 @@ def payloads(field: Field) -> Iterator[Cell]:
     for size, jobs in field.scale.payloads:
         for one in field.everywhere():
             name = f"{size // KILOBYTE:,} KB, {_engine(one)}"
-            yield _cell("payload", name, one, jobs, measuring.drain, analysed=True, bytes=size)
+            yield _cell("payload", name, one, jobs, cells.drain, analysed=True, bytes=size)
 
 
 def sleepers(field: Field) -> Iterator[Cell]:
@@ -226,14 +228,14 @@ def steps(field: Field) -> Iterator[Cell]:
 
 def _of_holdfast(field: Field, name: str, variant: str, jobs: int) -> Iterator[Cell]:
     for one in field.named(HOLDFAST, HOLDFAST_SQLITE):
-        yield _cell(name, variant, one, jobs, measuring.drain, analysed=True, task=name)
+        yield _cell(name, variant, one, jobs, cells.drain, analysed=True, task=name)
 
 
 def signals(field: Field) -> Iterator[Cell]:
     """List signals to jobs that wait."""
     for one in field.named(HOLDFAST, HOLDFAST_SQLITE):
         jobs = field.scale.signals
-        yield _cell("signals", f"{CALLERS} callers", one, jobs, measuring.signals, callers=CALLERS)
+        yield _cell("signals", f"{CALLERS} callers", one, jobs, cells.signals, callers=CALLERS)
 
 
 def growth(field: Field) -> Iterator[Cell]:
@@ -247,7 +249,7 @@ def growth(field: Field) -> Iterator[Cell]:
                 f"{size:,} jobs",
                 one,
                 size,
-                measuring.growth,
+                cells.growth,
                 history=history,
                 most_rounds=1 if history else None,
             )
@@ -256,6 +258,16 @@ def growth(field: Field) -> Iterator[Cell]:
 def over_http(field: Field) -> Iterator[Cell]:
     """List what a server serves: submits, listeners, lists."""
     yield from http.cells(field.named(HOLDFAST, HOLDFAST_SQLITE), field.scale.http)
+
+
+def commands(field: Field) -> Iterator[Cell]:
+    """List commands in boxes against bare lines, and the recovery of containers."""
+    yield from boxes.cells(field.named(HOLDFAST, HOLDFAST_SQLITE), field.scale.commands)
+
+
+def kept_blobs(field: Field) -> Iterator[Cell]:
+    """List blobs, which no store takes part in."""
+    yield from blobs.cells(field.named(HOLDFAST_SQLITE), field.scale.blobs)
 
 
 def _with_workers(field: Field) -> Iterator[Contestant]:
@@ -287,6 +299,8 @@ SCENARIOS: dict[str, Callable[[Field], Iterator[Cell]]] = {
     "signals": signals,
     "growth": growth,
     "http": over_http,
+    "commands": commands,
+    "blobs": kept_blobs,
 }
 GROWTH_ROUNDS = 3
 """At most: a round of it takes as long as many of the others."""
@@ -299,14 +313,14 @@ def selected(only: Sequence[str]) -> list[str]:
 
 
 def rounds_of(scenario: str, rounds: int) -> int:
-    """Tell how many rounds a scenario gets."""
+    """Return how many rounds a scenario gets."""
     return min(rounds, GROWTH_ROUNDS) if scenario == "growth" else rounds
 
 
 def in_turn(cells: Sequence[Cell], number: int) -> list[Cell]:
     """Order the cells of one round: condition by condition, a different contestant first each time.
 
-    Whoever comes second finds a warmer machine.
+    The second one finds a warmer machine.
     """
     ordered: list[Cell] = []
     for variant in dict.fromkeys(_condition(cell) for cell in cells):

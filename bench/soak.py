@@ -65,7 +65,7 @@ async def soak(url: str, minutes: float, rate: float | None, count: int = WINDOW
         async with app:
             calibrated = None if rate else await calibrate(url, connection)
             rate = rate or (calibrated or 0) / 2
-            say(f"load: {rate:,.0f} jobs/s for {minutes:g} min, {count} windows")
+            report(f"load: {rate:,.0f} jobs/s for {minutes:g} min, {count} windows")
             windows = await load(url, connection, minutes * 60, rate, count)
     finally:
         await connection.close()
@@ -81,16 +81,16 @@ async def soak(url: str, minutes: float, rate: float | None, count: int = WINDOW
 
 
 async def calibrate(url: str, connection: asyncpg.Connection) -> float:
-    """Tell how many jobs a second a worker drains when nobody submits."""
+    """Return how many jobs per second a worker drains when no one submits."""
     submitter = Submitter(app, 0)
     for _ in range(CALIBRATION // 500):
         await submitter.submit(500)
     async with worker(url):
         await ended(connection, 1)
-        begun, began = await connection.fetchval(ENDED), time.monotonic()
+        ended_before, start = await connection.fetchval(ENDED), time.monotonic()
         await ended(connection, CALIBRATION)
-        rate = (CALIBRATION - begun) / (time.monotonic() - began)
-    say(f"calibrated: a drain of {CALIBRATION:,} jobs made {rate:,.0f} jobs/s; the load is half")
+        rate = (CALIBRATION - ended_before) / (time.monotonic() - start)
+    report(f"calibrated: a drain of {CALIBRATION:,} jobs made {rate:,.0f} jobs/s; the load is half")
     return float(rate)
 
 
@@ -104,7 +104,7 @@ async def load(
         await submitter.submit(1)
         await ended(connection, before + 1)
         sampler = Sampler(connection, process.pid, before=before)
-        await sampler.begin(submitter.submitted)
+        await sampler.start(submitter.submitted)
         submitting = asyncio.create_task(submitter.run())
         try:
             windows = await watch(sampler, submitter, pin, seconds, count)
@@ -112,7 +112,7 @@ async def load(
             submitter.stopping = True
             await pin.let_go()
             await submitting
-        say("drains what is left")
+        report("draining what is left")
         await ended(connection, before + submitter.submitted)
     return windows
 
@@ -122,34 +122,34 @@ async def watch(
 ) -> list[Window]:
     """Look at each window as it ends."""
     windows: list[Window] = []
-    began = time.monotonic()
+    start = time.monotonic()
     for number in range(count):
         if PINNED[0] <= number / count < PINNED[1]:
             if not pin.held:
                 await pin.hold()
         else:
             await pin.let_go()
-        await asyncio.sleep(began + seconds * (number + 1) / count - time.monotonic())
+        await asyncio.sleep(start + seconds * (number + 1) / count - time.monotonic())
         windows.append(await sampler.window(submitter.submitted, pinned=pin.held))
-        say(line(windows[-1]), passing=number + 1 < count)
+        report(line(windows[-1]), passing=number + 1 < count)
     return windows
 
 
 async def ended(connection: asyncpg.Connection, jobs: int) -> None:
-    """Wait until so many jobs have ended."""
+    """Wait until a number of jobs have ended."""
     async with asyncio.timeout(DRAIN_LIMIT_SECONDS):
-        while await connection.fetchval(ENDED) < jobs:  # noqa: ASYNC110  the server's to say
+        while await connection.fetchval(ENDED) < jobs:  # noqa: ASYNC110  the server decides
             await asyncio.sleep(0.05)
 
 
 def verify(url: str) -> bool:
     """Let `holdfast verify` look at every job."""
-    say("verifies every job")
+    report("verifying every job")
     return subprocess.run(holdfast("verify", "--url", url), cwd=ROOT, check=False).returncode == 0
 
 
 def line(window: Window) -> str:
-    """Tell a window in one line."""
+    """Return a window as one line."""
     return (
         f"{window.seconds:7.0f} s{' pinned' if window.pinned else '       '} "
         f"{window.throughput:8,.0f}/s  waiting {window.waiting:6,}  "
@@ -161,8 +161,8 @@ def line(window: Window) -> str:
     )
 
 
-def say(text: str, *, passing: bool = False) -> None:
-    """Tell how it goes; on a terminal a window's line is written over by the next."""
+def report(text: str, *, passing: bool = False) -> None:
+    """Report progress; on a terminal the next window overwrites a window's line."""
     over = passing and sys.stderr.isatty()
     print(text, file=sys.stderr, end="\r" if over else "\n", flush=True)
 
@@ -171,9 +171,9 @@ def table(result: Soak) -> str:
     """Lay the verdicts out."""
     rows = [f"{'measure':28}{'first third':>14}{'last third':>14}  {'may drift by':14} verdict"]
     for one in result.verdicts:
-        said = "flat" if one.flat else "NOT FLAT"
+        output = "flat" if one.flat else "NOT FLAT"
         rows.append(
-            f"{one.measure:28}{one.first:14,.2f}{one.last:14,.2f}  {one.tolerance:14} {said}"
+            f"{one.measure:28}{one.first:14,.2f}{one.last:14,.2f}  {one.tolerance:14} {output}"
         )
     rows.append(f"holdfast verify: {'passed' if result.verified else 'FAILED'}")
     rows.append("Finished jobs are kept, so sizes are judged by what each job adds to them.")

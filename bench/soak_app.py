@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.app import Holdfast
+from holdfast.app.app import Holdfast
 
 app = Holdfast()
 

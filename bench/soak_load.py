@@ -13,7 +13,7 @@ from pathlib import Path
 import asyncpg
 
 from bench.soak_app import touch
-from holdfast.app import Holdfast
+from holdfast.app.app import Holdfast
 
 ROOT = Path(__file__).resolve().parents[1]
 STEP_SECONDS = 0.05
@@ -49,7 +49,7 @@ class Submitter:
     """Submits at a fixed rate, whatever becomes of the jobs."""
 
     def __init__(self, app: Holdfast, rate: float) -> None:
-        """Submit to an app, so many jobs a second."""
+        """Submit to an app, a number of jobs per second."""
         self.submitted = 0
         self.stopping = False
         self._app = app
@@ -57,15 +57,15 @@ class Submitter:
 
     async def run(self) -> None:
         """Submit until stopped; one that was late brings all that is due."""
-        began = time.monotonic()
+        start = time.monotonic()
         while not self.stopping:
-            due = int((time.monotonic() - began) * self._rate) - self.submitted
+            due = int((time.monotonic() - start) * self._rate) - self.submitted
             if due > 0:
                 await self.submit(due)
             await asyncio.sleep(STEP_SECONDS)
 
     async def submit(self, jobs: int) -> None:
-        """Submit so many jobs together."""
+        """Submit a number of jobs together."""
         first = self.submitted
         await self._app.submit_many([touch.prepare(first + n) for n in range(jobs)])
         self.submitted += jobs

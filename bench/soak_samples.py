@@ -53,24 +53,24 @@ class Sampler:
         self._connection = connection
         self._pid = worker_pid
         self._before = before
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self._last: _Reading | None = None
 
-    async def begin(self, submitted: int) -> None:
-        """Note where everything stands as the load begins."""
-        self._began = time.monotonic()
+    async def start(self, submitted: int) -> None:
+        """Take a first sample as the load starts."""
+        self._started = time.monotonic()
         self._last = await self._read(submitted)
 
     async def window(self, submitted: int, *, pinned: bool) -> Window:
-        """End a window: tells what happened since the last one ended."""
+        """End a window: return what happened since the last one ended."""
         before, now = self._last, await self._read(submitted)
-        assert before is not None, "begin comes first"
+        assert before is not None, "start comes first"
         p50, p99 = await self._connection.fetchval(LATENCY, before.newest)
         self._last = now
         came = max(now.submitted - before.submitted, 1)
         went = max(now.ended - before.ended, 1)
         return Window(
-            seconds=now.at - self._began,
+            seconds=now.at - self._started,
             pinned=pinned,
             throughput=(now.ended - before.ended) / (now.at - before.at),
             waiting=now.submitted - now.ended,
@@ -97,7 +97,7 @@ class Sampler:
 
 
 def resident_bytes(pid: int) -> int:
-    """Tell how much memory a process has."""
+    """Return how much memory a process has."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""Is it flat? The last third of a soak against its first; pure, so that a test can say so."""
+"""Is it flat? The last third of a soak against its first; pure, so that a test can check it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Window(Struct, frozen=True, kw_only=True):
     """What was seen in one stretch of the soak."""
 
     seconds: float
-    """Since the load began, at the window's end."""
+    """Since the load started, at the window's end."""
     pinned: bool
     """Whether another session held an old snapshot for all of it or a part."""
     throughput: float
@@ -47,9 +47,9 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """A measure and how far it may drift: by a share of what it was, or by so much in any case.
+    """A measure and how far it may drift: by a share of its first value, or by a fixed slack.
 
-    `plus` comes on top of the share instead, for what may begin near nothing.
+    `plus` is added to the share instead, for a measure that may start near zero.
     """
 
     measure: str
@@ -117,7 +117,7 @@ def judge(windows: Sequence[Window]) -> list[Verdict]:
 
 
 def kept_up(windows: Sequence[Window], rate: float) -> Verdict:
-    """Tell whether what waits at the end is what comes in two seconds, at most."""
+    """Return whether at most two seconds of arrivals wait at the end."""
     return Verdict(
         measure="jobs waiting",
         first=windows[0].waiting,

@@ -53,7 +53,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def jobs_per_round(given: argparse.Namespace, batch: int) -> int:
-    """So many that a round is long enough to tell, and short enough for many."""
+    """As many as make a round long enough to measure, and short enough for many."""
     usual = JOBS.get(batch, 10_000) // (4 if given.quick else 1)
     return given.jobs or usual
 
@@ -76,7 +76,7 @@ async def rounds(given: argparse.Namespace, engine: Any) -> list[dict[str, Any]]
             samples: dict[tuple[str, str], list[Sample]] = {}
             columns: dict[str, dict[str, tuple[int, int]]] = {}
             for number in range(given.rounds):
-                # Taking turns at being first: whoever is second finds a warmer machine.
+                # Taking turns at being first: the second one finds a warmer machine.
                 for kind in ("floor", "store") if number % 2 else ("store", "floor"):
                     jobs = jobs_per_round(given, batch)
                     found, columns[kind] = await run_one(engine, kind, batch, jobs)

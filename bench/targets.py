@@ -74,7 +74,7 @@ def judge(target: Target, measured: Measured) -> Judged:
 
 
 def verdict(target: Target, value: float | None) -> Verdict:
-    """Say how a value stands to the marks."""
+    """Return how a value compares with the marks."""
     if value is None:
         return Verdict.UNKNOWN
     if target.stretch is not None and _reaches(target, value, target.stretch):
@@ -250,6 +250,7 @@ def _targets() -> Iterator[Target]:
         stretch=1.5,
         find=submit_against("graphile-worker"),
     )
+    yield from _blob_targets()
     for contestant, engine in ((HOLDFAST, "PostgreSQL"), (HOLDFAST_SQLITE, "SQLite")):
         yield Target(
             measure=f"100 concurrent single submits vs one by one, {engine}",
@@ -259,6 +260,7 @@ def _targets() -> Iterator[Target]:
         )
         yield from _latency_targets(contestant, engine)
         yield from _http_targets(contestant, engine)
+        yield from _command_targets(contestant, engine)
         store = STORE if contestant == HOLDFAST else STORE_SQLITE
         yield Target(
             measure=f"worker vs bench-store, {engine}",
@@ -283,7 +285,7 @@ def _targets() -> Iterator[Target]:
 
 
 def over_http(contestant: str, variant: str, name: str) -> Find:
-    """Give what a server serves under conditions that begin so."""
+    """Return what a server serves under conditions that start with this."""
 
     def find(measured: Measured) -> Iterator[tuple[str, float]]:
         for one in measured.variants("http"):
@@ -312,8 +314,52 @@ def _http_targets(contestant: str, engine: str) -> Iterator[Target]:
     )
 
 
+def of_scenario(scenario: str, contestant: str, variant: str, name: str) -> Find:
+    """Return what a scenario gave under conditions that start with this."""
+
+    def find(measured: Measured) -> Iterator[tuple[str, float]]:
+        for one in measured.variants(scenario):
+            found = measured.figure(scenario, one, contestant, name)
+            if one.startswith(variant) and found:
+                yield one, found.median
+
+    return find
+
+
+def _blob_targets() -> Iterator[Target]:
+    for measure, must, name, unit in (
+        ("small blobs vs a bare loop with the same syncs", 2.0, "of_bare", "×"),
+        ("more memory while a large blob is streamed", 20.0, "grown_mb", "MB"),
+    ):
+        yield Target(
+            measure=measure,
+            must=must,
+            stretch=None,
+            find=of_scenario("blobs", HOLDFAST_SQLITE, "", name),
+            below=True,
+            unit=unit,
+        )
+
+
+def _command_targets(contestant: str, engine: str) -> Iterator[Target]:
+    for measure, must, variant, name, unit in (
+        ("container job vs podman run --rm", 1.15, "podman vs", "of_bare", "×"),
+        ("sandbox job vs bwrap in control groups", 1.5, "sandbox vs", "of_bare", "×"),
+        ("process job beyond a plain process and two commits", 3.0, "process vs", "over_ms", "ms"),
+        ("recovery of containers after SIGKILL", 5.0, "", "recovery_seconds", "s"),
+    ):
+        yield Target(
+            measure=f"{measure}, {engine}",
+            must=must,
+            stretch=None,
+            find=of_scenario("commands", contestant, variant, name),
+            below=True,
+            unit=unit,
+        )
+
+
 def worker_against_store(store: str, ours: str) -> Find:
-    """Compare a worker with its own store, not with one whose name begins alike."""
+    """Compare a worker with its own store, not with one whose name starts alike."""
 
     def find(measured: Measured) -> Iterator[tuple[str, float]]:
         for variant in measured.variants("drain"):

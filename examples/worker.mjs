@@ -2,8 +2,8 @@
 //
 //     HOLDFAST_SERVER=http://127.0.0.1:8080 HOLDFAST_TOKEN=… node worker.mjs
 //
-// It works on four jobs at a time. Whatever cannot be said to the server is said again until it
-// answers, so a server that is restarted, or killed, costs a pause. See docs/worker-protocol.md.
+// It runs four jobs at a time. It repeats every request until the server answers, so a restart or a
+// crash of the server only causes a delay. See docs/worker-protocol.md.
 
 import { appendFile } from "node:fs/promises";
 import { hostname } from "node:os";
@@ -15,18 +15,18 @@ const TOKEN = process.env.HOLDFAST_TOKEN;
 const QUEUES = (process.env.HOLDFAST_QUEUES ?? "default").split(",");
 const CONCURRENCY = 4;
 
-/** The server understood, and said no. */
+/** The server refused a request. */
 class Refused extends Error {}
 
-/** The attempt is over, or has to be ended by `word`; not the work's own failure. */
+/** The attempt is over, or must be ended with `report`; the task itself did not fail. */
 class Over extends Error {
-  constructor(word = null) {
-    super(word ?? "over");
-    this.word = word;
+  constructor(report = null) {
+    super(report ?? "over");
+    this.report = report;
   }
 }
 
-/** Ask the server, again and again while it is away: every request may be repeated. */
+/** Send a request; retry while the server does not answer. Every request can be repeated. */
 async function call(method, path, body, { patience = Infinity, signal } = {}) {
   const headers = { "content-type": "application/json" };
   if (TOKEN) headers.authorization = `Bearer ${TOKEN}`;
@@ -41,8 +41,8 @@ async function call(method, path, body, { patience = Infinity, signal } = {}) {
         signal: signal ? AbortSignal.any([signal, limit]) : limit,
       });
       if (reply.ok) return await reply.json();
-      const told = await reply.text();
-      if (reply.status < 500 && reply.status !== 429) throw new Refused(told);
+      const text = await reply.text();
+      if (reply.status < 500 && reply.status !== 429) throw new Refused(text);
     } catch (error) {
       if (error instanceof Refused || signal?.aborted) throw error;
       console.log(`the server does not answer: ${error.cause?.code ?? error}`);
@@ -52,7 +52,7 @@ async function call(method, path, body, { patience = Infinity, signal } = {}) {
   }
 }
 
-/** One attempt of one job: what its task is given. */
+/** One attempt of a job; the argument of a task. */
 class Attempt {
   #session;
   #job;
@@ -70,25 +70,25 @@ class Attempt {
     return { internal_id: this.#job.internal_id, attempt: this.#job.attempt };
   }
 
-  /** Do something once: what is recorded is not done again. */
+  /** Run a step and record its result; a recorded step does not run again. */
   async step(name, work) {
-    const [known, use] = this.#comeBy("step", name);
+    const [known, use] = this.#recordedUse("step", name);
     if (known) return known.result;
     const result = await work();
-    await this.say("step", { name, use, result });
+    await this.report("step", { name, use, result });
     return result;
   }
 
-  /** Wait for a signal. Until it comes the job is parked, and this attempt is over. */
+  /** Wait for a signal. If it has not arrived, the job waits and this attempt is over. */
   async waitFor(signal) {
-    const [known, use] = this.#comeBy("wait", signal);
+    const [known, use] = this.#recordedUse("wait", signal);
     if (known) return known.result;
-    const answer = await this.say("wait", { signal, use });
+    const answer = await this.report("wait", { signal, use });
     if (!("payload" in answer)) throw new Over();
     return answer.payload;
   }
 
-  #comeBy(kind, name) {
+  #recordedUse(kind, name) {
     if (this.#end) throw this.#end;
     const key = JSON.stringify([kind, name]);
     const use = (this.#uses.get(key) ?? 0) + 1;
@@ -96,10 +96,9 @@ class Attempt {
     return [this.#recorded.get(JSON.stringify([kind, name, use])), use];
   }
 
-  /** Report, and hear how the job stands. */
-  async say(word, more = {}) {
-    const report = { say: word, ...this.#which, ...more };
-    const body = { session: this.#session, reports: [report] };
+  /** Send a report; return the server's answer. */
+  async report(kind, more = {}) {
+    const body = { session: this.#session, reports: [{ say: kind, ...this.#which, ...more }] };
     const [answer] = (await call("POST", "/v1/worker/report", body)).reports;
     if (!answer.accepted) {
       if (!answer.held) throw (this.#end = new Over());
@@ -118,21 +117,21 @@ class Attempt {
     }
   }
 
-  /** Do the task from its beginning to a word that ends the attempt. */
+  /** Run the task, from `start` to the report that ends the attempt. */
   async run(task) {
     let beating;
     try {
       await this.#recall();
-      await this.say("start");
-      const beat = () => this.say("heartbeat").catch(() => clearInterval(beating));
+      await this.report("start");
+      const beat = () => this.report("heartbeat").catch(() => clearInterval(beating));
       beating = setInterval(beat, this.#job.heartbeat_seconds * 1000);
-      await this.say("complete", { result: (await task(this)) ?? null });
+      await this.report("complete", { result: (await task(this)) ?? null });
     } catch (error) {
       if (error instanceof Over) {
-        if (error.word) await this.say(error.word);
+        if (error.report) await this.report(error.report);
       } else {
-        const told = { type: error.name, message: error.message, traceback: error.stack ?? "" };
-        await this.say("fail", { error: told });
+        const failure = { type: error.name, message: error.message, traceback: error.stack ?? "" };
+        await this.report("fail", { error: failure });
       }
     } finally {
       clearInterval(beating);
@@ -140,7 +139,7 @@ class Attempt {
   }
 }
 
-/** Stand for the world outside: something happens that cannot be undone. */
+/** Simulate an external effect. */
 async function effect(path, what, seconds) {
   await sleep(seconds * 1000);
   await appendFile(path, what + "\n");
@@ -148,7 +147,7 @@ async function effect(path, what, seconds) {
 }
 
 const TASKS = {
-  /** Reserve, maybe wait until somebody says yes, then charge: each of them once. */
+  /** Reserve, optionally wait for an approval, then charge; each happens once. */
   async order(attempt) {
     const { name, world, seconds = 0.1, asks = false } = attempt.args;
     const reserved = await attempt.step("reserve", () => effect(world, `reserve ${name}`, seconds));
@@ -198,11 +197,11 @@ while (!stopping.signal.aborted) {
     }
   } catch (error) {
     if (stopping.signal.aborted) break;
-    // Its first answer was lost for so long that what it gave is somebody else's by now.
+    // The answer was lost for so long that other workers have claimed its jobs.
     console.log(`the claim was refused: ${error.message}`);
     await sleep(1000);
   }
 }
 await Promise.all(running);
-// What a claim may have brought that was not read is given back.
+// Ending the session releases jobs of a claim that was not read.
 await call("DELETE", `/v1/worker/sessions/${session}`, undefined, { patience: 5000 });

@@ -1,9 +1,9 @@
-"""A worker in plain Python: nothing of Holdfast is installed, and no database is known; only HTTP.
+"""A worker in plain Python, without Holdfast and without database credentials: only HTTP.
 
     HOLDFAST_SERVER=http://127.0.0.1:8080 HOLDFAST_TOKEN=… python worker.py
 
-It works on one job at a time. Whatever cannot be said to the server is said again until it answers,
-so a server that is restarted, or killed, costs a pause. See docs/worker-protocol.md.
+It runs one job at a time. It repeats every request until the server answers, so a restart or a
+crash of the server only causes a delay. See docs/worker-protocol.md.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ TOKEN = os.environ.get("HOLDFAST_TOKEN")
 
 
 class Refused(Exception):
-    """The server understood, and said no."""
+    """The server refused a request."""
 
 
 class Over(Exception):
-    """The attempt is over, or has to be ended by this word; not the work's own failure."""
+    """The attempt is over, or must be ended with this report; the task itself did not fail."""
 
-    def __init__(self, word: str | None = None) -> None:
-        """Name the word that ends it, if one still has to be said."""
-        super().__init__(word)
-        self.word = word
+    def __init__(self, report: str | None = None) -> None:
+        """Name the report that ends it, if one must still be sent."""
+        super().__init__(report)
+        self.report = report
 
 
 class Stopped(Exception):
-    """Somebody asked this process to end."""
+    """The process was asked to stop."""
 
 
 def call(method: str, path: str, body: Json | None = None, patience: float = 1e9) -> Json:
-    """Ask the server, again and again while it is away: every request may be repeated."""
+    """Send a request; retry while the server does not answer. Every request can be repeated."""
     headers = {"content-type": "application/json"}
     if TOKEN:
         headers["authorization"] = f"Bearer {TOKEN}"
@@ -55,8 +55,8 @@ def call(method: str, path: str, body: Json | None = None, patience: float = 1e9
         request = urllib.request.Request(SERVER + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=40) as reply:
-                told: Json = json.load(reply)
-                return told
+                answer: Json = json.load(reply)
+                return answer
         except urllib.error.HTTPError as error:
             if error.code < 500 and error.code != 429:
                 raise Refused(error.read().decode()) from error
@@ -69,10 +69,10 @@ def call(method: str, path: str, body: Json | None = None, patience: float = 1e9
 
 
 class Attempt:
-    """One attempt of one job: what its task is given."""
+    """One attempt of a job; the argument of a task."""
 
     def __init__(self, session: str, job: Json) -> None:
-        """Ask what earlier attempts did, if there were any."""
+        """Recall what earlier attempts recorded, if there were any."""
         self.args: Json = job["args"]
         self._session = session
         self._job = job
@@ -90,36 +90,35 @@ class Attempt:
                 self._recorded[one["kind"], one["name"], one["use"]] = one
 
     def step(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Do something once: what is recorded is not done again."""
-        known, use = self._come_by("step", name)
+        """Run a step and record its result; a recorded step does not run again."""
+        known, use = self._recorded_use("step", name)
         if known is not None:
             return known["result"]
         result = function(*args)
-        self.say("step", name=name, use=use, result=result)
+        self.report("step", name=name, use=use, result=result)
         return result
 
     def wait_for(self, name: str) -> Any:
-        """Wait for a signal. Until it comes the job is parked, and this attempt is over."""
-        known, use = self._come_by("wait", name)
+        """Wait for a signal. If it has not arrived, the job waits and this attempt is over."""
+        known, use = self._recorded_use("wait", name)
         if known is not None:
             return known["result"]
-        answer = self.say("wait", signal=name, use=use)
+        answer = self.report("wait", signal=name, use=use)
         if "payload" not in answer:
             raise Over
         return answer["payload"]
 
-    def _come_by(self, kind: str, name: str) -> tuple[Json | None, int]:
+    def _recorded_use(self, kind: str, name: str) -> tuple[Json | None, int]:
         if self._end is not None:
             raise self._end
         self._uses[kind, name] += 1
         use = self._uses[kind, name]
         return self._recorded.get((kind, name, use)), use
 
-    def say(self, word: str, **more: Any) -> Json:
-        """Report, and hear how the job stands."""
+    def report(self, kind: str, **more: Any) -> Json:
+        """Send a report; return the server's answer."""
         which = {"internal_id": self._job["internal_id"], "attempt": self._job["attempt"]}
-        report = {"say": word, **which, **more}
-        body = {"session": self._session, "reports": [report]}
+        body = {"session": self._session, "reports": [{"say": kind, **which, **more}]}
         answer: Json = call("POST", "/v1/worker/report", body)["reports"][0]
         if not answer["accepted"]:
             code = answer["problem"]["code"]
@@ -137,33 +136,33 @@ class Attempt:
     def _beat(self) -> None:
         while not self._ended.wait(self._job["heartbeat_seconds"]):
             try:
-                self.say("heartbeat")
+                self.report("heartbeat")
             except (Over, Refused):
                 return
 
     def run(self, task: Callable[[Attempt], Any]) -> None:
-        """Do the task from its beginning to a word that ends the attempt."""
+        """Run the task, from `start` to the report that ends the attempt."""
         beating = threading.Thread(target=self._beat, daemon=True)
         try:
-            self.say("start")
+            self.report("start")
             beating.start()
-            self.say("complete", result=task(self))
+            self.report("complete", result=task(self))
         except Over as over:
-            if over.word is not None:
-                self.say(over.word)
-        except Exception as error:  # noqa: BLE001  whatever it is, the server is told
-            told = {
+            if over.report is not None:
+                self.report(over.report)
+        except Exception as error:  # noqa: BLE001  every error is reported
+            failure = {
                 "type": type(error).__name__,
                 "message": str(error),
                 "traceback": traceback.format_exc(),
             }
-            self.say("fail", error=told)
+            self.report("fail", error=failure)
         finally:
             self._ended.set()
 
 
 def effect(path: str, what: str, seconds: float) -> str:
-    """Stand for the world outside: something happens that cannot be undone."""
+    """Simulate an external effect."""
     time.sleep(seconds)
     with open(path, "a", encoding="utf-8") as world:
         world.write(what + "\n")
@@ -171,7 +170,7 @@ def effect(path: str, what: str, seconds: float) -> str:
 
 
 def order(attempt: Attempt) -> Json:
-    """Reserve, maybe wait until somebody says yes, then charge: each of them once."""
+    """Reserve, optionally wait for an approval, then charge; each happens once."""
     args = attempt.args
     name, world, seconds = args["name"], args["world"], args.get("seconds", 0.1)
     reserved = attempt.step("reserve", effect, world, f"reserve {name}", seconds)
@@ -184,21 +183,21 @@ TASKS: dict[str, Callable[[Attempt], Any]] = {"order": order}
 
 
 class Worker:
-    """Claims and works until it is asked to stop; then it ends the job at hand and says goodbye."""
+    """Claims and runs jobs until it is asked to stop; then it finishes the job and its session."""
 
     def __init__(self) -> None:
-        """Be idle."""
+        """Start idle."""
         self._stopping = False
         self._idle = True
 
     def stop(self, *_: Any) -> None:
-        """Stop after the job at hand; at once if there is none."""
+        """Stop after the current job, or at once if there is none."""
         self._stopping = True
         if self._idle:
             raise Stopped
 
     def run(self) -> None:
-        """Work until stopped. What a claim may have brought that was not read is given back."""
+        """Run until stopped. Ending the session releases jobs of a claim that was not read."""
         queues = os.environ.get("HOLDFAST_QUEUES", "default").split(",")
         me = {"queues": queues, "tasks": list(TASKS), "host": socket.gethostname()}
         session = call("POST", "/v1/worker/sessions", {**me, "pid": os.getpid()})["session"]
@@ -217,7 +216,7 @@ class Worker:
         try:
             jobs = call("POST", "/v1/worker/claim", {**wanted, "wait_seconds": 20})["jobs"]
         except Refused as refused:
-            # Its first answer was lost for so long that what it gave is somebody else's by now.
+            # The answer was lost for so long that other workers have claimed its jobs.
             print(f"the claim was refused: {refused}", flush=True)
             time.sleep(1)
             return
@@ -231,7 +230,7 @@ class Worker:
 
 
 def unknown(attempt: Attempt) -> None:
-    """Refuse a task that this worker does not know; another may."""
+    """Fail a job whose task this worker does not have."""
     raise LookupError("this worker has no such task")
 
 

@@ -1,4 +1,4 @@
-"""Fixtures that every test may ask for: a PostgreSQL database of its own, a SQLite path."""
+"""Fixtures that every test may ask for: databases and places of blobs of its own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.postgres import PostgresCluster
 
-pytest_plugins = ["tests.support.no_skips"]
+pytest_plugins = ["tests.support.no_skips", "tests.support.s3"]
 
 
 LIVE = ("crashes", "chaos")

@@ -33,6 +33,7 @@ def steps() -> Iterator[Step]:
         yield Step(name="generated files", command=_module("tools.generate", "--check"))
     yield Step(name="lock files", command=_module("tools.lock", "--check"))
     yield Step(name="layers", command=_tool("lint-imports", "--no-logo"))
+    yield Step(name="tree", command=_module("tools.tree"))
     yield Step(name="dead code", command=_module("tools.dead_code", *sources))
     yield Step(name="types", command=_tool("mypy", *sources))
 
@@ -48,10 +49,10 @@ def _module(name: str, *arguments: str) -> tuple[str, ...]:
 def passes(step: Step) -> bool:
     """Run one check, its output on ours."""
     print(f"== {step.name}", flush=True)
-    began = time.monotonic()
+    start = time.monotonic()
     code = subprocess.run(step.command, cwd=ROOT, check=False).returncode
     verdict = "ok" if code == 0 else f"FAILED (exit {code})"
-    print(f"== {step.name}: {verdict} ({time.monotonic() - began:.1f} s)\n", flush=True)
+    print(f"== {step.name}: {verdict} ({time.monotonic() - start:.1f} s)\n", flush=True)
     return code == 0
 
 

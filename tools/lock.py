@@ -1,7 +1,7 @@
 """`make lock`: pin everything that the image and CI install, with hashes. `--check` compares.
 
 One file for each of them under requirements/, resolved for all Pythons that Holdfast supports. No
-file names a registry: where packages come from is the business of whoever installs them.
+file names a registry: where packages come from is decided where they are installed.
 """
 
 import argparse
@@ -32,7 +32,7 @@ INPUTS = "# inputs: "
 
 
 def main() -> int:
-    """Write the lock files, or say what is wrong with them."""
+    """Write the lock files, or report what is wrong with them."""
     parser = argparse.ArgumentParser(prog="make lock", description=__doc__)
     parser.add_argument("--check", action="store_true", help="only compare with pyproject.toml")
     parser.add_argument("--upgrade", action="store_true", help="take the newest of everything")
@@ -117,15 +117,15 @@ def _direct(name: str) -> list[Requirement]:
 
 
 def inputs() -> str:
-    """Digest all that pyproject.toml says of dependencies."""
+    """Return a digest of all that pyproject.toml has about dependencies."""
     tables = project()
-    said = {
+    dependencies = {
         "build": builders(tables),
         "dependencies": tables["project"]["dependencies"],
         "optional": tables["project"]["optional-dependencies"],
         "python": tables["project"]["requires-python"],
     }
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(dependencies, sort_keys=True).encode()).hexdigest()
 
 
 def builders(tables: dict[str, Any]) -> list[str]:

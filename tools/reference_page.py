@@ -1,4 +1,4 @@
-"""docs/reference.md: Context, JobHandle and the errors, written from their docstrings."""
+"""docs/reference.md: Context, JobHandle and the errors, generated from their docstrings."""
 
 import ast
 import inspect
@@ -7,39 +7,38 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast import errors
-from holdfast.context import Cancelled, Context, JobFacts, SyncCalls, Token
-from holdfast.durable.children import ChildHandle
 from holdfast.errors import HoldfastError
-from holdfast.http.problems import VERDICTS
-from holdfast.jobs import JobHandle
-from holdfast.pending import PendingHandle
+from holdfast.operations.problems import PROBLEM_KINDS
+from holdfast.tasks.cancellation import Cancelled
+from holdfast.tasks.context import Context, FencingToken, JobFacts, SyncCalls
+from holdfast.tasks.durable.children import ChildHandle
+from holdfast.tasks.handles import JobHandle, PendingHandle
 
 INTERNAL = {
     Context: {
         "ask",
+        "conclude",
         "durable",
         "facts",
         "finish",
         "goes_on_elsewhere",
-        "is_durable",
         "keep_line",
-        "rest",
         "restore",
         "spawning",
     },
     Cancelled: {"set"},
     ChildHandle: {"read"},
 }
-"""What the runners of handlers use of these classes, and no handler does."""
+"""Members that only the runners of handlers use."""
 SECTIONS: tuple[tuple[str, str, type], ...] = (
-    ("Context", "What a handler is given as `ctx`, its first parameter.", Context),
-    ("ctx.job", "A `JobFacts`.", JobFacts),
-    ("ctx.token", "A `Token`.", Token),
-    ("ctx.cancelled", "A `Cancelled`.", Cancelled),
-    ("ctx.sync", "A `SyncCalls`.", SyncCalls),
-    ("ChildHandle", "What `ctx.spawn` returns.", ChildHandle),
-    ("JobHandle", "What `task.submit`, `app.get` and `app.jobs` return.", JobHandle),
-    ("PendingHandle", "What `task.submit_in` returns, before its commit.", PendingHandle),
+    ("Context", "The first parameter of a handler, `ctx`.", Context),
+    ("ctx.job", "Class `JobFacts`.", JobFacts),
+    ("ctx.token", "Class `FencingToken`.", FencingToken),
+    ("ctx.cancelled", "Class `Cancelled`.", Cancelled),
+    ("ctx.sync", "Class `SyncCalls`.", SyncCalls),
+    ("ChildHandle", "`ctx.spawn` returns it.", ChildHandle),
+    ("JobHandle", "`task.submit`, `app.get` and `app.jobs` return it.", JobHandle),
+    ("PendingHandle", "`task.submit_in` returns it.", PendingHandle),
 )
 
 
@@ -47,8 +46,8 @@ def reference_page() -> str:
     """Write the whole page."""
     parts = [
         "# Reference",
-        "Generated from the docstrings by `make docs`: every member of what a handler and a "
-        "submitter hold, and every error.",
+        "This page lists the public members of the objects that handlers and submitters use, and "
+        "every error. `make docs` generates it from the docstrings.",
     ]
     for title, what, kind in SECTIONS:
         parts += [f"## {title}", _about(what, kind), *_members(kind)]
@@ -81,21 +80,21 @@ def _described(kind: type) -> Iterator[tuple[str, str]]:
 
 
 def _fields(kind: type) -> Iterator[tuple[str, str]]:
-    """Find annotated fields, and the text below each of them, if there is one."""
+    """Yield annotated fields with the text below each, if there is one."""
     [made] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(made, ast.ClassDef)
     for line, below in zip(made.body, [*made.body[1:], None], strict=True):
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-            told = below.value if isinstance(below, ast.Expr) else None
-            text = told.value if isinstance(told, ast.Constant) else ""
+            doc = below.value if isinstance(below, ast.Expr) else None
+            text = doc.value if isinstance(doc, ast.Constant) else ""
             if not line.target.id.startswith("_"):
                 head = f"{line.target.id}: {ast.unparse(line.annotation)}"
                 yield head, " ".join(str(text).split())
 
 
 def _signature(name: str, function: Any) -> str:
-    said = inspect.signature(function)
-    shown = said.replace(parameters=[*said.parameters.values()][1:])
+    signature = inspect.signature(function)
+    shown = signature.replace(parameters=[*signature.parameters.values()][1:])
     text = str(shown).replace("'", "").replace(" -> None", "")
     lead = "await " if inspect.iscoroutinefunction(function) else ""
     return f"{lead}{name}{text}"
@@ -108,10 +107,10 @@ def _doc(thing: Any) -> str:
 
 def _errors_intro() -> str:
     return (
-        "All are classes of `holdfast.errors` below `HoldfastError`. `error.code` is stable: the "
-        "class's own, or a finer one that the error was raised with. `error.job_id` and "
-        "`error.field` name the job and the field of the input, where there is one. HTTP is the "
-        "status that a server answers with."
+        "All errors are subclasses of `HoldfastError` in `holdfast.errors`. `error.code` is "
+        "stable: the code of the class, or a more specific one that the error was raised with. "
+        "`error.job_id` and `error.field` name the job and the field of the input, if there is "
+        "one. HTTP is the status that a server returns."
     )
 
 
@@ -132,7 +131,7 @@ def _tree(kind: type[HoldfastError], depth: int) -> Iterator[tuple[int, type[Hol
 
 
 def _status(kind: type[HoldfastError]) -> str:
-    status = next(verdict.status for known, verdict in VERDICTS if issubclass(kind, known))
+    status = next(shown[0] for known, shown in PROBLEM_KINDS.items() if issubclass(kind, known))
     return "" if status == 400 else str(status)
 
 

@@ -18,6 +18,9 @@ connection_made  # called by asyncio, as are the next two
 data_received
 connection_lost
 capture_envelope  # called by Sentry
+_fsync  # called by name in the model of a power cut, as are the next two
+_mkdir
+_rename
 
 # Called by html.parser.
 _.handle_starttag

@@ -9,11 +9,11 @@ from pathlib import Path
 from shutil import which
 
 STAMP = "installed.json"
-"""Written last, and tells what is installed: an install that was cut short is begun again."""
+"""Written last, with what is installed: an interrupted install is started again."""
 
 
 class InstallError(Exception):
-    """A peer could not be installed; the message says why and what to do."""
+    """A peer could not be installed; the message has the reason and what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class PythonEnvironment:
         if _is_installed(place, wanted):
             return
         pins = [f"{package}=={version}" for package, version in self.packages.items()]
-        _say(f"installing {' '.join(pins)}")
+        _print_line(f"installing {' '.join(pins)}")
         _run(
             [sys.executable, "-m", "venv", "--clear", "--without-pip", str(place)],
             remedy="install Python with its venv module (Debian: python3-venv)",
@@ -68,7 +68,7 @@ class NodeEnvironment:
                 " 18 or newer with npm (Debian: nodejs npm), or leave these peers out"
             )
         pins = [f"{package}@{version}" for package, version in self.packages.items()]
-        _say(f"installing {' '.join(pins)}")
+        _print_line(f"installing {' '.join(pins)}")
         place.mkdir(parents=True, exist_ok=True)
         manifest = {"private": True, "dependencies": dict(self.packages)}
         (place / "package.json").write_text(json.dumps(manifest), "utf-8")
@@ -80,7 +80,7 @@ class NodeEnvironment:
         _mark_installed(place, self.packages)
 
     def argv(self, directory: Path, program: Path) -> list[str]:
-        """Start the program by the machine's node, and tell it where the packages are."""
+        """Start the program by the machine's node, and pass it where the packages are."""
         return ["node", str(program), "--packages", str(directory / "npm")]
 
 
@@ -97,12 +97,12 @@ def _mark_installed(place: Path, wanted: Mapping[str, str]) -> None:
     (place / STAMP).write_text(json.dumps(dict(wanted)), "utf-8")
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(f"peers: {line}", file=sys.stderr, flush=True)
 
 
 def _run(command: Sequence[str], *, remedy: str) -> None:
-    """Run it to its end; the last lines of what it said explain a failure."""
+    """Run it to its end; the last lines of its output explain a failure."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -112,7 +112,7 @@ def _run(command: Sequence[str], *, remedy: str) -> None:
         check=False,
     )
     if done.returncode != 0:
-        said = "\n".join(done.stdout.strip().splitlines()[-5:])
+        output = "\n".join(done.stdout.strip().splitlines()[-5:])
         raise InstallError(
-            f"`{' '.join(command)}` failed (exit {done.returncode}): {remedy}.\n{said}"
+            f"`{' '.join(command)}` failed (exit {done.returncode}): {remedy}.\n{output}"
         )

@@ -18,7 +18,7 @@ from functools import cache
 from importlib.metadata import version as version_of
 from typing import Any
 
-from bench.programs.speaking import Reply, Stretch, Verb, noise, peak_memory_bytes, speak
+from bench.programs.replies import Reply, Stretch, Verb, noise, peak_memory_bytes, reply_to
 from holdfast import Context, Holdfast, Task, __version__
 from holdfast.lifecycle.states import EventType, State
 from holdfast.wiring import migrate, read_address
@@ -38,22 +38,22 @@ app = Holdfast()
 
 
 class Counted:
-    """What handlers of this process did: how many ended, and when the first began."""
+    """What handlers of this process did: how many ended, and when the first started."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
+        """Start at nothing."""
         self.ended = 0
         self.wanted = 0
         self.stretch: Stretch | None = None
         self.all_ended = asyncio.Event()
 
-    def began(self) -> None:
+    def start(self) -> None:
         """Start the clock with the first."""
         if self.stretch is None:
             self.stretch = Stretch()
 
     def end(self) -> None:
-        """Count one, and say when it was the last."""
+        """Count one, and signal when it was the last."""
         self.ended += 1
         if self.ended == self.wanted:
             self.all_ended.set()
@@ -65,14 +65,14 @@ counted = Counted()
 @app.task
 async def noop(data: str) -> None:
     """Do nothing."""
-    counted.began()
+    counted.start()
     counted.end()
 
 
 @app.task
 async def sleepers(data: str) -> None:
     """Wait for ten milliseconds."""
-    counted.began()
+    counted.start()
     await asyncio.sleep(NAP_SECONDS)
     counted.end()
 
@@ -80,7 +80,7 @@ async def sleepers(data: str) -> None:
 @app.task
 async def steps(ctx: Context, data: str) -> None:
     """Do some steps that each are remembered."""
-    counted.began()
+    counted.start()
     for number in range(STEPS):
         await ctx.step(f"step-{number}", _step)
     counted.end()
@@ -98,7 +98,7 @@ async def waits(ctx: Context, data: str) -> None:
 
 @app.task
 async def probe(number: int) -> None:
-    """Say when it began, on the clock that all processes of the machine share."""
+    """Print when it started, on the clock that all processes of the machine share."""
     print(number, time.monotonic(), flush=True)
 
 
@@ -106,7 +106,7 @@ MODES: dict[str, Task[[str], None]] = {task.name: task for task in (noop, sleepe
 
 
 async def version(_: argparse.Namespace) -> Reply:
-    """Tell what it is."""
+    """Return what it is."""
     return {
         "version": __version__,
         "keeps": "the whole job: its row, every event, arguments and result",
@@ -139,7 +139,7 @@ async def fill(given: argparse.Namespace) -> Reply:
 
 
 def payload(number: int, size: int) -> str:
-    """Make an argument that is not the same twice, of about so many bytes."""
+    """Return an argument of about a number of bytes that is not the same twice."""
     return str(number) + _noise(size)[len(str(number)) :]
 
 
@@ -164,7 +164,7 @@ async def single(given: argparse.Namespace) -> Reply:
 
 
 async def drain(given: argparse.Namespace) -> Reply:
-    """Work in this process until so many jobs' ends are durable, or until SIGTERM if shared."""
+    """Work in this process until enough ends are durable, or until SIGTERM if shared."""
     if given.shared:
         return await _drain_shared()
     counted.wanted = given.jobs
@@ -179,7 +179,7 @@ async def drain(given: argparse.Namespace) -> Reply:
 
 
 def idle_share(jobs: int, seconds: float) -> float:
-    """Tell which share of the slots' time was no nap: one that woke late was idle then."""
+    """Return the share of the slots' time that was not a nap: one that woke late was idle then."""
     return 1 - NAP_SECONDS * jobs / (SLEEPERS * seconds)
 
 
@@ -193,13 +193,13 @@ async def _drain_shared() -> Reply:
             if (now := succeeded()) > seen:
                 seen, last = now, time.monotonic()
             await asyncio.sleep(0.01)
-    began = counted.stretch.began if counted.stretch else 0.0
+    start = counted.stretch.started if counted.stretch else 0.0
     cpu = counted.stretch.reply(0)["cpu"] if counted.stretch else 0.0
-    return {"jobs": seen, "first": began, "last": last, "cpu": cpu, "rss": peak_memory_bytes()}
+    return {"jobs": seen, "first": start, "last": last, "cpu": cpu, "rss": peak_memory_bytes()}
 
 
 def succeeded() -> int:
-    """Tell how many successes of this process the store has acknowledged."""
+    """Return how many successes of this process the store has acknowledged."""
     return sum(lane.events[EventType.SUCCEEDED.code] for lane in app.meters.lanes())
 
 
@@ -238,11 +238,11 @@ async def _probe(worker: asyncio.subprocess.Process, samples: int) -> list[float
     found = []
     for number in range(samples):
         await asyncio.sleep(random.uniform(*PAUSES_SECONDS))
-        began = time.monotonic()
+        start = time.monotonic()
         await probe.submit(number)
-        told, started = (await _line(worker)).split()
-        assert int(told) == number, f"job {told} began instead of {number}"
-        found.append((float(started) - began) * 1000)
+        answer, started = (await _line(worker)).split()
+        assert int(answer) == number, f"job {answer} started instead of {number}"
+        found.append((float(started) - start) * 1000)
     return found
 
 
@@ -287,16 +287,16 @@ async def load(given: argparse.Namespace) -> Reply:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     async with app:
         await app.store()
-        began, sent = time.monotonic(), 0
+        start, sent = time.monotonic(), 0
         while not stopped.is_set():
-            due = int((time.monotonic() - began) * given.rate) - sent
+            due = int((time.monotonic() - start) * given.rate) - sent
             if due > 0:
                 await noop.submit_many([(str(sent + n),) for n in range(due)])
                 if not sent:
                     print("loading", flush=True)
                 sent += due
             await asyncio.sleep(LOAD_TURN_SECONDS)
-        print(sent / (time.monotonic() - began), flush=True)
+        print(sent / (time.monotonic() - start), flush=True)
     return {}
 
 
@@ -335,7 +335,7 @@ def main() -> None:
     words = sys.argv[1:]
     if "--url" in words:
         app.use(words[words.index("--url") + 1])
-    speak(VERBS, words)
+    reply_to(VERBS, words)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What asks a server over HTTP, by the clock: submits, listeners, lists.
+"""Measure a server over HTTP: submits, listeners, lists.
 
-`python -m bench.programs.http VERB --url …`: `submit` posts to a server from so many connections
-(mode `single`, `batch` or `empty`), `listen` opens so many streams and submits, `list` asks for
-pages by all kinds of filters, and `stock` fills a store that there is something to list.
+`python -m bench.programs.http VERB --url …`: `submit` posts to a server from many connections
+(mode `single`, `batch` or `empty`), `listen` opens many streams and submits, `list` reads pages by
+all kinds of filters, and `stock` fills a store so that there is something to list.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 from bench.figures import percentile
 from bench.programs import wire
-from bench.programs.speaking import Reply, Stretch, Verb, speak
-from holdfast.local import LocalOperations
-from holdfast.operations import Wanted
-from holdfast.services.session import Session
+from bench.programs.replies import Reply, Stretch, Verb, reply_to
+from holdfast.operations.local import LocalOperations
+from holdfast.operations.requests import CancelJob, SubmitJobs, WantedJob
+from holdfast.operations.session import StoreSession
 from holdfast.wiring import make_store, migrate, read_address
 
 BATCH = 100
@@ -39,7 +39,7 @@ def request_of(mode: str) -> bytes:
 
 
 async def submit(given: argparse.Namespace) -> Reply:
-    """Post from so many connections, each as soon as it has its answer."""
+    """Post from several connections, each as soon as it has its answer."""
     request = request_of(given.mode)
     each = BATCH if given.mode == "batch" else 1
     connections = [await wire.connect(given.url) for _ in range(given.callers)]
@@ -58,9 +58,9 @@ async def _post(connection: wire.Connection, request: bytes, left: Iterator[int]
     now = asyncio.get_running_loop().time
     millis = []
     for _ in left:
-        began = now()
+        start = now()
         await _sent(connection, request)
-        millis.append((now() - began) * 1000)
+        millis.append((now() - start) * 1000)
     return millis
 
 
@@ -72,7 +72,7 @@ async def _sent(connection: wire.Connection, request: bytes) -> bytes:
 
 
 async def listen(given: argparse.Namespace) -> Reply:
-    """Open so many streams; measure how soon single events arrive everywhere, then a burst."""
+    """Open several streams; measure how soon single events arrive everywhere, then a burst."""
     streams = [await wire.listen(given.url, "/v1/events") for _ in range(given.callers)]
     async with asyncio.timeout(LIMIT_SECONDS):
         await asyncio.gather(*(stream.placed for stream in streams))
@@ -80,16 +80,16 @@ async def listen(given: argparse.Namespace) -> Reply:
     sent = [time async for time in _one_by_one(connection, given.samples)]
     await _reach(streams, given.samples)
     ways = [
-        (at - began) * 1000
+        (at - start) * 1000
         for stream in streams
-        for at, began in zip(stream.arrivals, sent, strict=True)
+        for at, start in zip(stream.arrivals, sent, strict=True)
     ]
     stretch = Stretch()
     for _ in range(given.jobs // BATCH):
         await _sent(connection, request_of("batch"))
     await _reach(streams, given.samples + given.jobs)
-    told = stretch.reply(given.jobs * len(streams))
-    return told | _spread(ways) | {"written": given.samples + given.jobs}
+    answer = stretch.reply(given.jobs * len(streams))
+    return answer | _spread(ways) | {"written": given.samples + given.jobs}
 
 
 async def _reach(streams: Sequence[wire.Listening], events: int) -> None:
@@ -108,23 +108,23 @@ async def stock(given: argparse.Namespace) -> Reply:
     """Fill a store: most jobs alike, a few of a small tenant, a quiet queue, a seldom task."""
     address = read_address(given.url)
     await migrate(address)
-    session = Session(make_store(address))
+    session = StoreSession(make_store(address))
     await session.open()
     everybody = LocalOperations(session, name="bench", tenant=None)
     stretch = Stretch()
     try:
-        for begin in range(0, given.jobs, STOCK_BATCH):
-            wanted = [_stocked(begin + i) for i in range(min(STOCK_BATCH, given.jobs - begin))]
-            answers: list[Any] = await everybody.submit(wanted)
+        for start in range(0, given.jobs, STOCK_BATCH):
+            wanted = [_stocked(start + i) for i in range(min(STOCK_BATCH, given.jobs - start))]
+            answers: list[Any] = await everybody.do(SubmitJobs(jobs=wanted))
             # One of each batch has ended: of all there are, few.
-            await everybody.cancel(answers[0].job.id)
+            await everybody.do(CancelJob(job=answers[0].job.id))
     finally:
         await session.close()
     return stretch.reply(given.jobs)
 
 
-def _stocked(number: int) -> Wanted:
-    return Wanted(
+def _stocked(number: int) -> WantedJob:
+    return WantedJob(
         task="seldom" if number < 10 else "noop",
         queue="quiet" if number % 100 == 99 else None,
         tenant="small" if number % 1000 == 500 else None,
@@ -164,16 +164,16 @@ async def lists(given: argparse.Namespace) -> Reply:
     stretch = Stretch()
     for _ in range(given.samples):
         for path in paths:
-            began = now()
+            start = now()
             await _sent(connection, wire.get(path))
-            millis[path].append((now() - began) * 1000)
+            millis[path].append((now() - start) * 1000)
     values = [value for one in millis.values() for value in one]
     worst = max(percentile(one, 0.5) for one in millis.values())
     return stretch.reply(len(values)) | _spread(values) | {"worst_p50": worst}
 
 
 async def _middle(connection: wire.Connection) -> str:
-    """Find a cursor some thousand jobs down, as a query says it."""
+    """Return a cursor some thousand jobs down, as a query has it."""
     before = ""
     for _ in range(5):
         page = json.loads(await _sent(connection, wire.get(f"/v1/jobs?limit=1000{before}")))
@@ -194,4 +194,4 @@ def _spread(millis: list[float]) -> dict[str, float]:
 VERBS: dict[str, Verb] = {"submit": submit, "listen": listen, "stock": stock, "list": lists}
 
 if __name__ == "__main__":
-    speak(VERBS)
+    reply_to(VERBS)

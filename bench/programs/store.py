@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from bench.contenders import StoreContender
 from bench.measure import batches
-from bench.programs.speaking import Reply, Stretch, Verb, peak_memory_bytes, speak
+from bench.programs.replies import Reply, Stretch, Verb, peak_memory_bytes, reply_to
 from holdfast import __version__
 from holdfast.lifecycle.states import State
 from holdfast.wiring import make_store, migrate, read_address
@@ -21,7 +21,7 @@ BATCH = 500
 
 
 async def version(_: argparse.Namespace) -> Reply:
-    """Tell what it is."""
+    """Return what it is."""
     return {
         "version": __version__,
         "keeps": "the whole job: its row, every event, arguments and result",
@@ -46,7 +46,7 @@ async def fill(given: argparse.Namespace) -> Reply:
 
 
 async def drain(given: argparse.Namespace) -> Reply:
-    """Cycle until so many jobs are done."""
+    """Cycle until a number of jobs are done."""
     async with _opened(given.url) as contender:
         stretch, done = Stretch(), 0
         while done < given.jobs:
@@ -77,4 +77,4 @@ async def _opened(url: str) -> AsyncIterator[StoreContender]:
 VERBS: dict[str, Verb] = {verb.__name__: verb for verb in (version, setup, fill, drain, left)}
 
 if __name__ == "__main__":
-    speak(VERBS)
+    reply_to(VERBS)

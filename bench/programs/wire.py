@@ -16,7 +16,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Start."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
@@ -32,7 +32,7 @@ class Connection(asyncio.Protocol):
             self._answer.set_result((int(head[9:12]), rest[:size]))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell whoever waits."""
+        """Wake the waiter."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error or ConnectionError("the server hung up"))
 
@@ -63,7 +63,7 @@ class Listening(asyncio.Protocol):
         self._rest = b""
 
     async def reach(self, events: int) -> None:
-        """Wait until so many have come in all."""
+        """Wait until a number of them have arrived in all."""
         if len(self.arrivals) < events:
             self._wanted, self._enough = events, asyncio.get_running_loop().create_future()
             await self._enough

@@ -1,1 +1,1 @@
-"""`make demo`: jobs survive a crash, wait, fail, are mended and cancelled, before your eyes."""
+"""`make demo`: jobs and commands crash, wait, fail, are cancelled, and a live table shows them."""

@@ -1,4 +1,4 @@
-"""The story: `python -m examples.demo [DIRECTORY]`. Exit code 0 if all of it was as told."""
+"""The demo: `python -m examples.demo [DIRECTORY]`. The exit code is 0 if every check passed."""
 
 from __future__ import annotations
 
@@ -10,124 +10,138 @@ from pathlib import Path
 
 from rich.console import Console
 
-from examples.demo import shop
-from examples.demo.crew import Crew
-from examples.demo.stage import LIMIT_SECONDS, Stage, Stuck, until
+from examples.demo import commands, shop
+from examples.demo.boxes import Boxes
+from examples.demo.display import LIMIT_SECONDS, Display, Stuck, reach, until
+from examples.demo.workers import Workers
 from holdfast import JobHandle
 from holdfast.errors import HoldfastError
 from holdfast.lifecycle.states import State
 
 
 async def main(place: Path) -> int:
-    """Play the story in a directory; an earlier demo there is removed first."""
+    """Run the demo in a directory, after removing an earlier demo there."""
     console = Console(highlight=False)
     url = str(place / "shop.db")
     if not clear(place):
-        console.print(f"{place} holds something else than an earlier demo", markup=False)
+        console.print(f"{place} contains files that are not from an earlier demo", markup=False)
         return 2
     shop.app.use(url)
-    crew = Crew(place, url)
+    boxes = Boxes()
+    workers = Workers(place, url)
     try:
-        async with shop.app, Stage(shop.app, crew.environment, console) as stage:
-            await play(stage, crew, place)
-        await prove(stage, place)
+        await boxes.choose()
+        workers.environment |= boxes.environment
+        async with shop.app, Display(shop.app, workers.environment, console) as display:
+            await run(display, workers, place, boxes)
+        await verify(display, place)
     except (Stuck, HoldfastError, TimeoutError) as error:
         console.print(f"the demo got stuck: {error!r}; see {place}/*.log", markup=False)
         return 1
     finally:
-        crew.abandon()
-    return 1 if stage.failures else 0
+        await workers.kill_all()
+        boxes.remove()
+    return 1 if display.failures else 0
 
 
-async def play(stage: Stage, crew: Crew, place: Path) -> None:
-    """Let everything happen that can happen to a job."""
-    order = await crash(stage, crew, place)
-    await mend(stage, place)
-    await cancel(stage)
-    await unstick(stage, crew)
-    await sign(stage, order)
-    codes = await crew.stop()
-    stage.check(codes == [0] * len(codes), "told to stop, the workers finished and ended")
+async def run(display: Display, workers: Workers, place: Path, boxes: Boxes) -> None:
+    """Show each part of the demo."""
+    order = await crash(display, workers, place)
+    await redrive(display, place)
+    await cancel(display)
+    await explain(display, workers)
+    await signal(display, order)
+    await commands.run(display, workers, boxes)
+    codes = await workers.stop()
+    display.check(
+        codes == [0] * len(codes), "after SIGTERM, the workers finished and exited with 0"
+    )
 
 
-async def crash(stage: Stage, crew: Crew, place: Path) -> JobHandle[str]:
-    """Kill a worker in the middle of a step; another goes on there."""
-    stage.chapter("1. A function with steps, and a crash")
+async def crash(display: Display, workers: Workers, place: Path) -> JobHandle[str]:
+    """Kill a worker in the middle of a step; another worker continues."""
+    display.chapter("1. A function with steps, and a crash")
     order = await shop.fulfil.options(job_id="order-7").submit(7)
-    stage.tell("order-7 is submitted: it is on disk, though no worker is there yet. Now one comes.")
-    worker = await crew.start()
+    display.write("order-7 is submitted: it is on disk, but no worker runs yet. Now one starts.")
+    worker = await workers.start()
     await until(lambda: len(lines(place, "warehouse")) == 1, "the step pack")
-    # Not at once: in its very first moments it would not even have written its log.
+    # Not at once: its log lines are written after a short delay.
     await asyncio.sleep(0.5)
-    await crew.kill(worker)
-    stage.tell(f"It has charged, and was packing. kill -9 {worker.pid}: it is gone without a word.")
-    stage.tell("Another worker starts. When the dead one's lease has passed, it goes on …")
-    await crew.start()
+    await workers.kill(worker)
+    display.write(
+        f"It has charged the card and is packing. kill -9 {worker.pid}: the worker is dead."
+    )
+    display.write(
+        "Another worker starts. When the lease of the dead one has expired, it continues …"
+    )
+    await workers.start()
     await reach(order, State.WAITING)
     packed = len(lines(place, "warehouse"))
-    stage.check(len(lines(place, "till")) == 1, "charged once: that step was recorded, so it stays")
-    stage.check(packed == 2, "packed again: that step had begun and was not recorded")
+    display.check(len(lines(place, "till")) == 1, "charged once: that step was recorded")
+    display.check(packed == 2, "packed again: that step had started and was not recorded")
     return order
 
 
-async def mend(stage: Stage, place: Path) -> None:
-    """Let a job use up its tries, and redrive its dead letter once the cause is mended."""
-    stage.chapter("2. A dead letter, and its redrive")
+async def redrive(display: Display, place: Path) -> None:
+    """Let a job use up its tries, fix the cause, and redrive its dead letter."""
+    display.chapter("2. A dead letter, and its redrive")
     invoice = await shop.print_invoice.options(job_id="invoice-7").submit(7)
     await invoice.wait(LIMIT_SECONDS)
     kept = invoice.state is State.DEAD_LETTERED
-    stage.check(kept, "its tries are used up, and it is not lost: a dead letter")
-    await stage.command("dlq", "list")
+    display.check(kept, "no tries are left: the job is a dead letter, and it is not lost")
+    await display.command("dlq", "list")
     (place / "paper").touch()
-    stage.tell("Somebody puts paper into the printer, and sends the letter again:")
-    again = await invoice.redrive(reason="paper is in")
+    display.write("A person adds paper to the printer and redrives the dead letter:")
+    again = await invoice.redrive(reason="paper added")
     printed = await again.result(LIMIT_SECONDS)
-    stage.check(len(lines(place, "printer")) == 1, f"a new job, linked to the old one: {printed}")
+    display.check(
+        len(lines(place, "printer")) == 1, f"a new job, linked to the dead one: {printed}"
+    )
 
 
-async def cancel(stage: Stage) -> None:
-    """End a job that runs."""
-    stage.chapter("3. A cancel")
+async def cancel(display: Display) -> None:
+    """Cancel a running job."""
+    display.chapter("3. A cancel")
     catalogue = await shop.import_catalogue.options(job_id="catalogue").submit(1_000_000)
     await reach(catalogue, State.RUNNING)
     await catalogue.cancel(reason="wrong file")
     state = await catalogue.wait(LIMIT_SECONDS)
-    stage.check(state is State.CANCELLED, "its worker ended the handler, then said so")
+    display.check(state is State.CANCELLED, "its worker stopped the handler, then recorded the end")
 
 
-async def unstick(stage: Stage, crew: Crew) -> None:
-    """Ask why a job does not run, and do what the answer says."""
-    stage.chapter("4. Why does it not run?")
+async def explain(display: Display, workers: Workers) -> None:
+    """Ask why a job does not run, and follow the advice."""
+    display.chapter("4. Why is it not running?")
     video = await shop.render_video.options(job_id="video").submit("lamp")
-    await stage.command("why", "video")
-    stage.tell("So a worker that has one is started:")
-    await crew.start("--capabilities", "gpu")
-    stage.check(await video.result(LIMIT_SECONDS) == "lamp.mp4", "it runs")
+    await display.command("why", "video")
+    display.write("Start a worker with that capability:")
+    await workers.start("--capabilities", "gpu")
+    display.check(await video.result(LIMIT_SECONDS) == "lamp.mp4", "it runs")
 
 
-async def sign(stage: Stage, order: JobHandle[str]) -> None:
-    """Send the signal that the first job has been waiting for."""
-    stage.chapter("5. A wait, and a signal")
-    stage.tell("order-7 was parked all the while: no process, no memory, only its row.")
-    await stage.command("signal", "order-7", "checked", "--payload", '{"by": "you"}')
-    stage.tell(await order.result(LIMIT_SECONDS))
+async def signal(display: Display, order: JobHandle[str]) -> None:
+    """Send the signal that the first job waits for."""
+    display.chapter("5. A wait, and a signal")
+    display.write("order-7 has been waiting: it holds no worker and no memory, only its row.")
+    await display.command("signal", "order-7", "checked", "--payload", '{"by": "you"}')
+    display.write(await order.result(LIMIT_SECONDS))
 
 
-async def prove(stage: Stage, place: Path) -> None:
-    """Show one job's whole ledger; let `verify` have the last word."""
-    stage.chapter("6. What happened to order-7")
-    await stage.command("show", "order-7")
-    await stage.command("logs", "order-7")
-    stage.check(len(lines(place, "till")) == 1, "whatever happened: charged once")
-    stage.check(len(lines(place, "street")) == 1, "shipped once")
-    stage.tell(f"Look around: holdfast ls --url {place / 'shop.db'}")
-    stage.chapter("7. Is every job what its events say?")
-    if await stage.command("verify"):
-        stage.failures.append("verify")
+async def verify(display: Display, place: Path) -> None:
+    """Show the whole history of one job, and verify the ledger."""
+    display.chapter("9. What happened to order-7")
+    await display.command("show", "order-7")
+    await display.command("logs", "order-7")
+    display.check(len(lines(place, "till")) == 1, "charged once, in spite of the crash")
+    display.check(len(lines(place, "street")) == 1, "shipped once")
+    display.write(f"To look around: holdfast ls --url {place / 'shop.db'}")
+    display.chapter("10. Does every job match its events?")
+    if await display.command("verify"):
+        display.failures.append("verify")
 
 
 def clear(place: Path) -> bool:
-    """Make an empty directory, and never of anything but an earlier demo's; tells if it could."""
+    """Make an empty directory; return False if it contains anything but an earlier demo."""
     if place.exists() and any(place.iterdir()):
         if not (place / "shop.db").exists():
             return False
@@ -137,19 +151,9 @@ def clear(place: Path) -> bool:
 
 
 def lines(place: Path, book: str) -> Sequence[str]:
-    """Read what was done to the world."""
+    """Return the recorded effects."""
     file = place / book
     return file.read_text().splitlines() if file.exists() else []
-
-
-async def reach(job: JobHandle[str] | JobHandle[int], state: State) -> None:
-    """Wait until a job is in a state."""
-    try:
-        async with asyncio.timeout(LIMIT_SECONDS):
-            while (await job.refresh()).state is not state:  # noqa: ASYNC110  another process's
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise Stuck(f"{job.id} is {job.state}, not {state}") from None
 
 
 if __name__ == "__main__":

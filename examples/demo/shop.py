@@ -1,6 +1,6 @@
-"""The demo's app, as a user would write it: `holdfast worker examples.demo.shop:app` runs it.
+"""The app of the demo, as a user would write it: `holdfast worker examples.demo.shop:app` runs it.
 
-What its steps do to the world are lines in files beside the database, so that they can be counted.
+The effects of its steps are lines in files, so that the demo can count them.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from pathlib import Path
 from holdfast import Context, Holdfast
 
 PLACE = "DEMO_PLACE"
-"""The environment variable that says where the files are."""
+"""The environment variable with the directory of the files."""
 LEASE, HEARTBEAT = "2s", "1s"
-"""So that nobody has to wait until a dead worker's lease has passed. Else: 60 s and 15 s."""
+"""Short, so that the lease of a dead worker expires soon. The defaults are 60 s and 15 s."""
 
 app = Holdfast(name="demo", unbounded_leases=True)
 
 
 def place() -> Path:
-    """Tell where the shop's files are."""
+    """Return the directory of the files."""
     return Path(os.environ.get(PLACE, "."))
 
 
 def note(book: str, line: str) -> None:
-    """Do something to the world."""
+    """Write an effect to a file."""
     with (place() / book).open("a") as file:
         file.write(f"{line}\n")
 
 
 def charge(order: int) -> str:
-    """Take the money."""
+    """Charge the card."""
     note("till", f"order {order}: 19.99")
     return f"receipt-{order}"
 
 
 async def pack(order: int, attempt: int) -> str:
-    """Pack the parcel: slowly at first, so that the worker can be killed meanwhile."""
+    """Pack the parcel; the first attempt is slow, so that the demo can kill its worker."""
     note("warehouse", f"order {order}, attempt {attempt}")
     await asyncio.sleep(60 if attempt == 1 else 1)
     return f"parcel-{order}"
@@ -45,7 +45,7 @@ async def pack(order: int, attempt: int) -> str:
 
 @app.task(lease=LEASE, heartbeat=HEARTBEAT, backoff="200ms")
 async def fulfil(ctx: Context, order: int) -> str:
-    """Charge, pack, wait for somebody who checks it, and ship."""
+    """Charge, pack, wait until a person has checked it, and ship."""
     ctx.log.info("attempt %s of order %s", ctx.attempt, order)
     receipt = await ctx.step("charge", charge, order)
     parcel = await ctx.step("pack", pack, order, ctx.attempt)
@@ -57,7 +57,7 @@ async def fulfil(ctx: Context, order: int) -> str:
 
 @app.task(retries=1, backoff="200ms", lease=LEASE, heartbeat=HEARTBEAT)
 async def print_invoice(order: int) -> str:
-    """Print; somebody has to see to the paper."""
+    """Print an invoice; fails while the printer has no paper."""
     if not (place() / "paper").exists():
         raise ConnectionError("the printer has no paper")
     note("printer", f"invoice {order}")
@@ -66,7 +66,7 @@ async def print_invoice(order: int) -> str:
 
 @app.task(cancel_grace="200ms", lease=LEASE, heartbeat=HEARTBEAT)
 async def import_catalogue(ctx: Context, rows: int) -> int:
-    """Take far longer than anybody wants to wait."""
+    """Run for a very long time."""
     for row in range(rows):
         ctx.progress({"row": row, "of": rows})
         await asyncio.sleep(0.2)
@@ -75,5 +75,5 @@ async def import_catalogue(ctx: Context, rows: int) -> int:
 
 @app.task(needs=["gpu"], lease=LEASE, heartbeat=HEARTBEAT)
 async def render_video(product: str) -> str:
-    """Need what not every worker has."""
+    """Render a video on a worker with a GPU."""
     return f"{product}.mp4"

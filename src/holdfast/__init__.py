@@ -4,11 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.app import Holdfast
+    from holdfast.app.app import Holdfast
     from holdfast.client.client import Client
-    from holdfast.context import Context
-    from holdfast.durable.replay import Suspended
-    from holdfast.durable.verdicts import NOT_HAPPENED, UNKNOWN, Happened
     from holdfast.errors import (
         HoldfastError,
         JobCancelled,
@@ -24,18 +21,24 @@ if TYPE_CHECKING:
         ValidationError,
         WaitTimeout,
     )
-    from holdfast.jobs import JobHandle
-    from holdfast.options import Backoff
-    from holdfast.pending import PendingHandle
-    from holdfast.services.failures import Failure
-    from holdfast.tasks import Call, Task
+    from holdfast.flow.options import Backoff
+    from holdfast.runners.command.options import Commands
+    from holdfast.runners.command.profiles import AgentProfile, Secret
+    from holdfast.tasks.context import Context
+    from holdfast.tasks.durable.replay import Suspended
+    from holdfast.tasks.durable.verdicts import NOT_HAPPENED, UNKNOWN, Happened
+    from holdfast.tasks.handles import JobHandle, PendingHandle
+    from holdfast.tasks.tasks import Call, Task
+    from holdfast.worker.failures import Failure
 
 __all__ = [
     "NOT_HAPPENED",
     "UNKNOWN",
+    "AgentProfile",
     "Backoff",
     "Call",
     "Client",
+    "Commands",
     "Context",
     "Failure",
     "Happened",
@@ -51,6 +54,7 @@ __all__ = [
     "PendingHandle",
     "PermanentError",
     "ResultTimeout",
+    "Secret",
     "StepMismatch",
     "Suspended",
     "Task",
@@ -62,19 +66,22 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "NOT_HAPPENED": "durable.verdicts",
-    "UNKNOWN": "durable.verdicts",
-    "Backoff": "options",
-    "Call": "tasks",
+    "NOT_HAPPENED": "tasks.durable.verdicts",
+    "UNKNOWN": "tasks.durable.verdicts",
+    "AgentProfile": "runners.command.profiles",
+    "Backoff": "flow.options",
+    "Call": "tasks.tasks",
     "Client": "client.client",
-    "Context": "context",
-    "Failure": "services.failures",
-    "Happened": "durable.verdicts",
-    "Holdfast": "app",
-    "JobHandle": "jobs",
-    "Suspended": "durable.replay",
-    "PendingHandle": "pending",
-    "Task": "tasks",
+    "Commands": "runners.command.options",
+    "Context": "tasks.context",
+    "Failure": "worker.failures",
+    "Happened": "tasks.durable.verdicts",
+    "Holdfast": "app.app",
+    "JobHandle": "tasks.handles",
+    "Secret": "runners.command.profiles",
+    "Suspended": "tasks.durable.replay",
+    "PendingHandle": "tasks.handles",
+    "Task": "tasks.tasks",
 }
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.spans import Span, span_seconds
+from holdfast.durations import Span, span_seconds
 
 
 class ErrorReport(Struct, frozen=True, kw_only=True):
-    """An error in words, bounded: what is kept of it, and what crosses from one process to another.
+    """An error as bounded text, as it is stored and sent between processes.
 
-    `chain` says for each error behind it the relation (cause, context, member), type and message.
+    `chain` lists the errors behind it: relation (cause, context, member), type and message.
     """
 
     type: str
@@ -25,12 +25,18 @@ class ErrorReport(Struct, frozen=True, kw_only=True):
 
 
 class HoldfastError(Exception):
-    """Whatever Holdfast raises on purpose. `code` is stable, the message is for a person."""
+    """The base of all errors of Holdfast. `code` is stable, the message is for people."""
 
     code: str = "error"
-    """The class's own, or a finer one that the error was raised with."""
+    """The code of the class, or a more specific one that the error was raised with."""
     report: ErrorReport | None = None
-    """What the process told in which it was raised, if that was another one."""
+    """The report of the process that raised it, if that was another process."""
+
+    def __init_subclass__(cls, *, code: str | None = None, **more: Any) -> None:
+        """Set the code of a class; without one it has its base's."""
+        super().__init_subclass__(**more)
+        if code is not None:
+            cls.code = code
 
     def __init__(
         self,
@@ -40,36 +46,28 @@ class HoldfastError(Exception):
         job_id: str | None = None,
         field: str | None = None,
     ) -> None:
-        """Say what happened, to which job, under which code, about which field of the input."""
+        """Describe what happened, with the code, the job and the field of the input."""
         super().__init__(message)
         self.code = code or type(self).code
         self.job_id = job_id
         self.field = field
-        """By its name, such as `queue` or `policy.lease`; in a request as a JSON path."""
+        """Its name, such as `queue` or `policy.lease`; in a request a JSON path."""
 
 
-class BadData(HoldfastError):
-    """A value that cannot be kept: not JSON, too large, too deep, or no real text."""
-
-    code = "bad_data"
+class BadData(HoldfastError, code="bad_data"):
+    """A value cannot be stored: it is not JSON, too large, too deep, or not valid text."""
 
 
-class ValidationError(BadData):
-    """Input that does not fit what the job asks for (B26)."""
-
-    code = "validation_failed"
+class ValidationError(BadData, code="validation_failed"):
+    """The input does not match what the task accepts (B26)."""
 
 
-class ReservedName(BadData):
-    """A task or queue whose name begins with `holdfast.`; those are for Holdfast itself."""
-
-    code = "reserved_name"
+class ReservedName(BadData, code="reserved_name"):
+    """The name of a task or queue starts with `holdfast.`, which is reserved for Holdfast."""
 
 
-class TransientError(HoldfastError):
-    """A failure after which a retry may succeed (B26), in `retry_in` seconds if that is known."""
-
-    code = "transient"
+class TransientError(HoldfastError, code="transient"):
+    """A retry may succeed (B26), after `retry_in` seconds if that is known."""
 
     def __init__(
         self,
@@ -79,386 +77,359 @@ class TransientError(HoldfastError):
         code: str | None = None,
         job_id: str | None = None,
     ) -> None:
-        """Say what failed, and when to try again if not by the policy's backoff."""
+        """Describe what failed, and when to retry if not by the backoff."""
         super().__init__(message, code=code, job_id=job_id)
         self.retry_in = None if retry_in is None else span_seconds(retry_in, "retry_in")
 
 
-class PermanentError(HoldfastError):
-    """A failure after which no retry can succeed (B26)."""
-
-    code = "permanent"
+class PermanentError(HoldfastError, code="permanent"):
+    """No retry can succeed (B26)."""
 
 
-class AddressBlocked(PermanentError):
-    """A webhook's address that is not public. Nothing was sent there."""
-
-    code = "address_blocked"
+class AddressBlocked(PermanentError, code="address_blocked"):
+    """The address of a webhook is not public. Nothing was sent to it."""
 
 
-class Undelivered(TransientError):
-    """A webhook's address did not answer, or not with success."""
-
-    code = "undelivered"
+class Undelivered(TransientError, code="undelivered"):
+    """The address of a webhook did not answer, or not with success."""
 
 
-class RemoteError(HoldfastError):
-    """What a handler raised in a process of its own; its `report` says all that is known."""
-
-    code = "handler_error"
+class RemoteError(HoldfastError, code="handler_error"):
+    """A handler raised an error in its own process; `report` describes it."""
 
     def __init__(self, report: ErrorReport) -> None:
-        """Tell it as the handler's process did."""
+        """Describe the error by the report of the handler's process."""
         super().__init__(f"{report.type}: {report.message}", code=report.code)
         self.report = report
 
 
-class HandlerDied(HoldfastError):
-    """The process of a handler ended under it: it exited, crashed, or was killed by someone."""
-
-    code = "handler_died"
+class HandlerDied(HoldfastError, code="handler_died"):
+    """The process of a handler ended while it ran: it exited, crashed or was killed."""
 
     def __init__(
         self, message: str, *, exit_code: int | None = None, signal: str | None = None
     ) -> None:
-        """Say how it ended: by itself with an exit code, or by a signal of that name."""
+        """Describe how it ended: with an exit code, or by a signal of that name."""
         super().__init__(message)
         self.exit_code = exit_code
         self.signal = signal
 
 
-class Refused(HoldfastError):
-    """The law, or the record as it now stands, does not allow it. Nothing was written."""
-
-    code = "refused"
+class BoxRefused(HoldfastError, code="box_refused"):
+    """A box cannot be made or started through its own fault; no other host would do better."""
 
 
-class LeaseConflictError(Refused):
-    """The caller does not hold the job, or no longer (B26). It must stop and write nothing."""
-
-    code = "lease_lost"
+class RuntimeTrouble(HoldfastError, code="runtime_trouble"):
+    """What runs boxes on this host failed or does not answer; the state of a box is not known."""
 
 
-class StaleRevision(Refused):
+class BoxLost(HoldfastError, code="container_lost"):
+    """A box ended or vanished, and no exit code of its command will ever be known."""
+
+
+class BoxUnkillable(HoldfastError, code="unkillable"):
+    """Processes of a box are still there after they were killed."""
+
+
+class Refused(HoldfastError, code="refused"):
+    """The state of the job does not allow the request. Nothing was written."""
+
+
+class LeaseConflictError(Refused, code="lease_lost"):
+    """The caller does not, or no longer, own the job (B26). It must stop and write nothing."""
+
+
+class StaleRevision(Refused, code="stale_revision"):
     """`expected_rev` is not the current revision (C3)."""
 
-    code = "stale_revision"
+
+class KeyConflict(Refused, code="key_conflict"):
+    """A key belongs to a job with another body (resolution 13)."""
 
 
-class KeyConflict(Refused):
-    """A key that is taken by a job with another body (resolution 13)."""
-
-    code = "key_conflict"
+class RequestIdReused(Refused, code="request_id_reused"):
+    """A request_id was already used for another request (resolution 9)."""
 
 
-class RequestIdReused(Refused):
-    """A request_id that already stands for something else (resolution 9)."""
-
-    code = "request_id_reused"
+class NoSuchJob(HoldfastError, code="no_such_job"):
+    """The tenant has no job with that id."""
 
 
-class NoSuchJob(HoldfastError):
-    """No job of that id in this tenant."""
-
-    code = "no_such_job"
+class JobPurged(NoSuchJob, code="job_purged"):
+    """The job ended long ago, and retention removed it. Its id is never used again."""
 
 
-class JobPurged(NoSuchJob):
-    """The job ended long ago and was removed whole by retention. Its id is never given again."""
-
-    code = "job_purged"
+class NoSuchWebhook(HoldfastError, code="no_such_webhook"):
+    """There is no webhook with that id that the caller may manage."""
 
 
-class NoSuchWebhook(HoldfastError):
-    """No webhook of that id that the caller has a say over."""
-
-    code = "no_such_webhook"
+class NoSuchToken(HoldfastError, code="no_such_token"):
+    """There is no token with that id that the caller may manage."""
 
 
-class NoSuchToken(HoldfastError):
-    """No token of that id that the caller has a say over."""
-
-    code = "no_such_token"
+class NoTokens(HoldfastError, code="no_tokens"):
+    """A server that other machines can reach needs tokens, and the store has none."""
 
 
-class NoTokens(HoldfastError):
-    """Serving beyond this machine takes tokens, and the store has none."""
-
-    code = "no_tokens"
+class Unauthorized(HoldfastError, code="unauthorized"):
+    """The token of a request is missing, unknown, expired or revoked."""
 
 
-class Unauthorized(HoldfastError):
-    """A request without a token that counts: none, unknown, expired or revoked."""
-
-    code = "unauthorized"
+class Forbidden(HoldfastError, code="forbidden"):
+    """The token does not cover the request."""
 
 
-class Forbidden(HoldfastError):
-    """A token that does not cover what was asked."""
-
-    code = "forbidden"
+class NoSuchRoute(HoldfastError, code="no_such_route"):
+    """The server has no such route."""
 
 
-class NoSuchRoute(HoldfastError):
-    """The server has nothing at that address."""
-
-    code = "no_such_route"
+class NoSuchMethod(HoldfastError, code="no_such_method"):
+    """The route does not accept this method."""
 
 
-class NoSuchMethod(HoldfastError):
-    """The server has something at that address, and not by that method."""
-
-    code = "no_such_method"
+class TooLarge(BadData, code="too_large"):
+    """The request is larger than the server accepts."""
 
 
-class TooLarge(BadData):
-    """More than the server takes in one request."""
-
-    code = "too_large"
+class UnsupportedMedia(BadData, code="unsupported_media"):
+    """The body has a format that the server does not read."""
 
 
-class UnsupportedMedia(BadData):
-    """A body in a form that the server does not read."""
-
-    code = "unsupported_media"
+class TooSlow(HoldfastError, code="too_slow"):
+    """The body of a request took too long to arrive. Nothing was written."""
 
 
-class TooSlow(HoldfastError):
-    """A request whose body took too long to arrive. Nothing was written."""
-
-    code = "too_slow"
+class ServerEnding(HoldfastError, code="server_ending"):
+    """The server is stopping and accepts no new requests."""
 
 
-class ServerEnding(HoldfastError):
-    """The server is about to end, and takes nothing new."""
-
-    code = "server_ending"
+class ServerFailed(HoldfastError, code="server_failed"):
+    """The server failed; its log has the reason under the id of the request."""
 
 
-class ServerFailed(HoldfastError):
-    """The server failed by itself; its log says how, under the request's id."""
-
-    code = "server_failed"
-
-
-class RateLimited(HoldfastError):
-    """Too many requests; the next is welcome in `retry_in` seconds."""
-
-    code = "rate_limited"
+class RateLimited(HoldfastError, code="rate_limited"):
+    """Too many requests; retry in `retry_in` seconds."""
 
     def __init__(self, message: str = "", *, retry_in: float = 1.0) -> None:
-        """Say when to come again."""
+        """Keep when to retry."""
         super().__init__(message)
         self.retry_in = retry_in
 
 
-class Overloaded(HoldfastError):
-    """The server has as many requests under way as it takes. Nothing was done; come again."""
-
-    code = "overloaded"
+class Overloaded(HoldfastError, code="overloaded"):
+    """The server has as many concurrent requests as it accepts. Nothing was done; retry."""
 
 
-class TooManyNames(HoldfastError):
-    """A submit that would give a tenant more queues or sets of needs than it may have."""
-
-    code = "too_many_names"
+class TooManyNames(HoldfastError, code="too_many_names"):
+    """A submit would give a tenant more queues or sets of needs than it may have."""
 
 
-class StoreError(HoldfastError):
-    """The database could not do it. What was acknowledged before is safe."""
-
-    code = "store_error"
+class StoreError(HoldfastError, code="store_error"):
+    """The database failed. What was acknowledged before is safe."""
 
 
-class StoreUnavailable(StoreError):
-    """The database could not be reached, or stayed busy, until the deadline. Safe to try again."""
-
-    code = "store_unavailable"
+class StoreUnavailable(StoreError, code="store_unavailable"):
+    """The database was unreachable or busy until the deadline. Safe to retry."""
 
 
-class ServerUnavailable(StoreUnavailable):
-    """The server could not be reached, or did not answer, until patience ended. Safe to repeat."""
-
-    code = "server_unavailable"
+class ServerUnavailable(StoreUnavailable, code="server_unavailable"):
+    """The server was unreachable or did not answer within the patience. Safe to retry."""
 
 
-class KeyBusy(StoreUnavailable):
-    """A key is held by a transaction that has not ended. Nothing was submitted; safe to repeat."""
-
-    code = "key_busy"
+class KeyBusy(StoreUnavailable, code="key_busy"):
+    """An open transaction has the key. Nothing was submitted; safe to retry."""
 
 
-class JobBusy(StoreUnavailable):
-    """Another transaction keeps the job's row locked. Nothing was written; safe to repeat."""
-
-    code = "job_busy"
+class JobBusy(StoreUnavailable, code="job_busy"):
+    """Another transaction has locked the row of the job. Nothing was written; safe to retry."""
 
 
-class StoreFull(StoreError):
-    """No room left on the disk. Nothing of this request was written; make room, then repeat it."""
-
-    code = "store_full"
+class StoreFull(StoreError, code="store_full"):
+    """The disk is full. Nothing of this request was written; free space, then retry."""
 
 
-class StoreBroken(StoreError):
-    """The disk or the file failed: an I/O error or a damaged database. See `holdfast verify`."""
-
-    code = "store_broken"
+class StoreBroken(StoreError, code="store_broken"):
+    """The disk or the file failed: an I/O error or a damaged database. Run `holdfast verify`."""
 
 
-class StoreForked(StoreError):
-    """The store was open when this process was forked, and cannot be used in the child."""
-
-    code = "store_forked"
+class StoreForked(StoreError, code="store_forked"):
+    """The store was open when this process was forked; it cannot be used in the child."""
 
 
-class ForkRefused(HoldfastError):
+class ForkRefused(HoldfastError, code="fork_refused"):
     """A fork was refused because a worker is open in this process."""
 
-    code = "fork_refused"
+
+class StoreReplaced(StoreBroken, code="store_replaced"):
+    """The SQLite file was removed or replaced while it was open. Nothing is acknowledged."""
 
 
-class StoreReplaced(StoreBroken):
-    """The SQLite file was removed or replaced while it was open. Nothing more is acknowledged."""
-
-    code = "store_replaced"
+class LawBroken(StoreError, code="law_broken"):
+    """The database refused an illegal row: a bug in Holdfast, or another program wrote it."""
 
 
-class LawBroken(StoreError):
-    """The database itself refused an illegal row. This is a bug in Holdfast or a foreign writer."""
+class JobUnreadable(HoldfastError, code="job_unreadable"):
+    """The row or the events of the job are damaged. It is set aside, without effect on others."""
 
-    code = "law_broken"
-
-
-class JobUnreadable(HoldfastError):
-    """The job's row or events are damaged. It is set aside; no other job is concerned."""
-
-    code = "job_unreadable"
     damage = "it cannot be read"
-    """What is wrong with it, without what to do."""
+    """What is wrong with it, without advice."""
 
 
-class SchemaMismatch(StoreError):
-    """The database's schema is not the one this version needs. Run `holdfast migrate`."""
-
-    code = "schema_mismatch"
+class SchemaMismatch(StoreError, code="schema_mismatch"):
+    """The schema of the database is not the one that this version needs. Run `holdfast migrate`."""
 
 
-class NoSuchStore(StoreError):
-    """There is no store at that place. `holdfast migrate` makes one."""
-
-    code = "no_such_store"
+class NoSuchStore(StoreError, code="no_such_store"):
+    """There is no store at that address. `holdfast migrate` creates one."""
 
 
-class BadAddress(HoldfastError):
-    """An address that names no store."""
-
-    code = "bad_address"
+class BadAddress(HoldfastError, code="bad_address"):
+    """The address of a store, or of its place of blobs, is invalid."""
 
 
-class BadConfig(HoldfastError):
-    """A settings file that cannot be read, or a setting that does not fit."""
-
-    code = "bad_config"
+class BadConfig(HoldfastError, code="bad_config"):
+    """The settings file cannot be read, or a setting is invalid."""
 
 
-class CannotServe(HoldfastError):
+class CannotServe(HoldfastError, code="cannot_serve"):
     """The address to serve at cannot be used, or a package for it is missing."""
 
-    code = "cannot_serve"
+
+class BadTask(HoldfastError, code="bad_task"):
+    """A task cannot be registered, because of its signature, its options or its name."""
 
 
-class BadTask(HoldfastError):
-    """A task that cannot be registered: its signature, its options or its name."""
-
-    code = "bad_task"
+class StepMismatch(HoldfastError, code="step_mismatch"):
+    """The steps of a handler differ from the recorded ones: its code has changed."""
 
 
-class StepMismatch(HoldfastError):
-    """A handler's steps are not those that its earlier attempts recorded: its code has changed."""
-
-    code = "step_mismatch"
-
-
-class StepFailed(HoldfastError):
+class StepFailed(HoldfastError, code="step_failed"):
     """A step failed in an earlier attempt, with an error whose class is not known here."""
 
-    code = "step_failed"
+
+class WaitTimeout(HoldfastError, TimeoutError, code="wait_timeout"):
+    """What a handler waited for did not arrive in time."""
 
 
-class WaitTimeout(HoldfastError, TimeoutError):
-    """What a handler waited for did not come in time."""
-
-    code = "wait_timeout"
+class UnfitResult(HoldfastError, code="unfit_result"):
+    """The result of a handler is not JSON, too large, or does not match its annotation."""
 
 
-class UnfitResult(HoldfastError):
-    """A handler returned what cannot be kept: not JSON, too large, or not what it announced."""
-
-    code = "unfit_result"
+class NoSuchTask(HoldfastError, code="no_such_task"):
+    """No task with that name is registered here."""
 
 
-class NoSuchTask(HoldfastError):
-    """No task of that name is registered here."""
-
-    code = "no_such_task"
+class BadConnection(HoldfastError, code="bad_connection"):
+    """`submit_in` got an object that is not a usable connection, session or transaction."""
 
 
-class BadConnection(HoldfastError):
-    """What was given to submit in is no connection, session or transaction that can be used."""
-
-    code = "bad_connection"
+class BadTransaction(HoldfastError, code="bad_transaction"):
+    """The caller has no transaction, or it has failed or is read-only."""
 
 
-class BadTransaction(HoldfastError):
-    """The caller's transaction cannot take a job: there is none, it has failed, or only reads."""
-
-    code = "bad_transaction"
-
-
-class NotCommitted(HoldfastError):
+class NotCommitted(HoldfastError, code="not_committed"):
     """The job is not in the ledger: its transaction is still open, or was rolled back."""
 
-    code = "not_committed"
+
+class StatementFailed(HoldfastError, code="statement_failed"):
+    """A statement of the caller failed or is not allowed. Its transaction is rolled back."""
 
 
-class StatementFailed(HoldfastError):
-    """A caller's own statement failed, or may not be run there. Its transaction is undone."""
+class PartlySubmitted(Refused, code="partly_submitted"):
+    """Some of many jobs were refused; the others are in the ledger.
 
-    code = "statement_failed"
-
-
-class PartlySubmitted(Refused):
-    """Some of many jobs were refused, the others are in the ledger.
-
-    `outcomes` has, in the order of the calls, a handle for each job that is there, and the error
-    for each that is not.
+    `outcomes` has, in the order of the calls, a handle for each job that was accepted, and an
+    error for each that was refused.
     """
 
-    code = "partly_submitted"
-
     def __init__(self, message: str, outcomes: list[Any]) -> None:
-        """Keep what became of each."""
+        """Keep the outcome of each call."""
         super().__init__(message)
         self.outcomes = outcomes
 
 
-class ResultTimeout(HoldfastError, TimeoutError):
-    """The job did not end while the caller waited. It goes on; wait again, or cancel it."""
-
-    code = "result_timeout"
+class ResultTimeout(HoldfastError, TimeoutError, code="result_timeout"):
+    """The job did not end while the caller waited. It continues; wait again, or cancel it."""
 
 
-class ResultErased(HoldfastError):
-    """The job succeeded, and its result was erased by retention."""
-
-    code = "result_erased"
+class ResultErased(HoldfastError, code="result_erased"):
+    """The job succeeded, and retention erased its result."""
 
 
-class JobError(HoldfastError):
-    """The job ended without a result. `error` is what its record says of it."""
+class UploadRefused(HoldfastError, code="upload_refused"):
+    """What was uploaded cannot be accepted: it is hostile, broken, or beyond a limit."""
 
-    code = "job_error"
+
+class NoSuchUpload(HoldfastError, code="no_such_upload"):
+    """There is no such upload, or it belongs to another tenant."""
+
+
+class UploadExpired(NoSuchUpload, code="upload_expired"):
+    """The upload expired or was deleted; its files are gone. Upload them again."""
+
+
+class UploadConflict(Refused, code="upload_conflict"):
+    """The state of the upload does not allow it, or another client uses it at the same time."""
+
+
+class UploadTooLarge(TooLarge, code="upload_too_large"):
+    """The upload would have more bytes or files than one may have."""
+
+
+class UploadQuotaExceeded(HoldfastError, code="upload_quota_exceeded"):
+    """The uploads of the tenant would have more bytes than they may. Delete some, or wait."""
+
+
+class NoSuchBlob(HoldfastError, code="no_such_blob"):
+    """There is no blob under that key."""
+
+
+class BlobsUnavailable(HoldfastError, code="blobs_unavailable"):
+    """The place of blobs was unreachable, full, or refused. Safe to retry."""
+
+
+class ArtifactsTooLarge(HoldfastError, code="artifacts_too_large"):
+    """A command left more in /artifacts than may be kept."""
+
+
+class ArtifactsErased(HoldfastError, code="artifacts_erased"):
+    """Retention has erased what the job's command left in /artifacts."""
+
+
+class ArtifactsDamaged(HoldfastError, code="artifacts_damaged"):
+    """What is kept of the job's artifacts is not what was collected."""
+
+
+class NoSuchArtifact(HoldfastError, code="no_such_artifact"):
+    """The job has no artifact with that path."""
+
+
+class RangeNotSatisfiable(BadData, code="range_not_satisfiable"):
+    """The range of a request is beyond the end of the file."""
+
+
+class FileNotSaved(HoldfastError, code="file_not_saved"):
+    """A file could not be written on this machine; one that exists is not overwritten unasked."""
+
+
+class BlobsElsewhere(HoldfastError, code="blobs_elsewhere"):
+    """The logs, artifacts and uploads of the store are at another place than the one set here."""
+
+
+class BlobsFull(BlobsUnavailable, code="blobs_full"):
+    """The place of blobs has too little room for what is to be written."""
+
+
+class LogErased(HoldfastError, code="log_erased"):
+    """Retention has erased what the job's command printed."""
+
+
+class LogUnreadable(HoldfastError, code="log_unreadable"):
+    """The log of an ended job is not complete in the place of blobs."""
+
+
+class JobError(HoldfastError, code="job_error"):
+    """The job ended without a result. `error` is its recorded error, `exit_code` a command's."""
 
     def __init__(
         self,
@@ -468,55 +439,54 @@ class JobError(HoldfastError):
         job_id: str | None = None,
         error_code: str | None = None,
         error: Any = None,
+        exit_code: int | None = None,
     ) -> None:
-        """Take what the job's last event says."""
+        """Describe the end of a job; `error` is the error of its last event."""
         super().__init__(message, code=code, job_id=job_id)
+        self.exit_code = exit_code
         self.error_code = error_code
         self.error = error
-        told = error if isinstance(error, dict) else {}
-        self.error_type: str | None = told.get("type")
-        self.error_message: str | None = told.get("message")
-        self.traceback: str | None = told.get("traceback")
+        fields = error if isinstance(error, dict) else {}
+        self.error_type: str | None = fields.get("type")
+        self.error_message: str | None = fields.get("message")
+        self.traceback: str | None = fields.get("traceback")
 
 
-class JobFailed(JobError):
+class JobFailed(JobError, code="job_failed"):
     """The job failed."""
 
-    code = "job_failed"
 
-
-class JobCancelled(JobError):
+class JobCancelled(JobError, code="job_cancelled"):
     """The job was cancelled."""
 
-    code = "job_cancelled"
+
+class JobTimedOut(JobError, code="job_timed_out"):
+    """The job exceeded its timeout or its deadline."""
 
 
-class JobTimedOut(JobError):
-    """The job ran out of time."""
-
-    code = "job_timed_out"
-
-
-class JobDenied(JobError):
+class JobDenied(JobError, code="job_denied"):
     """The job was denied by policy."""
 
-    code = "job_denied"
 
-
-class JobDeadLettered(JobError):
-    """The job ended in the dead letters."""
-
-    code = "job_dead_lettered"
+class JobDeadLettered(JobError, code="job_dead_lettered"):
+    """The job became a dead letter."""
 
 
 @contextmanager
 def about(field: str) -> Iterator[None]:
-    """Let an error of the block say which field of the input it is about.
+    """Name the field of the input in errors that the block raises.
 
-    One that names a field itself names a part of this one.
+    If an error already names a field, that is a part of this one.
     """
     try:
         yield
     except (BadData, NoSuchJob, AddressBlocked) as error:
         error.field = field if error.field is None else f"{field}.{error.field}"
         raise
+
+
+REFUSED_BY_STORE: dict[str, type[HoldfastError]] = {
+    kind.code: kind
+    for kind in (JobPurged, JobUnreadable, KeyBusy, KeyConflict, RequestIdReused, TooManyNames)
+}
+"""The errors with which a store refuses a job or a change that the law allows, by code."""

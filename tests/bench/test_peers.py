@@ -15,7 +15,7 @@ import pytest
 
 from bench.peers import PEERS, PROGRAMS, Peer
 from bench.peers.environments import InstallError, NodeEnvironment, PythonEnvironment
-from bench.programs.speaking import noise
+from bench.programs.replies import noise
 
 NPM = NodeEnvironment(packages={"some-peer": "1.2.3"})
 PYTHON = PythonEnvironment(name="some-peer", packages={"some-peer": "1.2.3", "driver": "4.5"})

@@ -9,9 +9,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from bench import measuring
+from bench import cells
+from bench.cells import Cell, NotProven
 from bench.contestants import HOLDFAST, HOLDFAST_SQLITE, Contestant
-from bench.measuring import Cell, NotProven
 from bench.places import PostgresPlace, SqlitePlace, server_cpu_seconds
 from bench.programs.holdfast import idle_share, payload
 from bench.protocol import Program
@@ -51,7 +51,7 @@ def test_singles_and_several_workers(holdfast: Program, url: str) -> None:
     cell = _cell(processes=2)
     place = SqlitePlace(Path(url).parent)
     place.url = url
-    found = measuring._work(cell, place, None)
+    found = cells._work(cell, place, None)
     assert found["jobs"] == JOBS
     assert found["seconds"] > 0
     assert holdfast.ask("left", url=url) == {"left": 0}
@@ -123,20 +123,20 @@ def _cell(**changes: int) -> Cell:
         variant="50 SQLite",
         contestant=contestant,
         jobs=JOBS,
-        measure=measuring.drain,
+        measure=cells.drain,
         **changes,  # type: ignore[arg-type]
     )
 
 
 def test_a_verified_drain_counts(tmp_path: Path) -> None:
-    filled, drained = measuring.drain(_cell(), SqlitePlace(tmp_path))
+    filled, drained = cells.drain(_cell(), SqlitePlace(tmp_path))
     assert (filled.scenario, drained.scenario) == ("submit", None)
     assert drained.values["disk_bytes"] > 0
 
 
 def test_a_ledger_that_does_not_verify_fails_the_bench(holdfast: Program, tmp_path: Path) -> None:
     place = SqlitePlace(tmp_path)
-    measuring.drain(_cell(), place)
+    cells.drain(_cell(), place)
     connection = apsw.Connection(place.url)
     for (name,) in list(
         connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
@@ -145,22 +145,22 @@ def test_a_ledger_that_does_not_verify_fails_the_bench(holdfast: Program, tmp_pa
     connection.execute("DELETE FROM events WHERE rev = 4 AND id = (SELECT max(id) FROM events)")
     connection.close()
     with pytest.raises(NotProven, match="holdfast verify failed"):
-        measuring.prove_drained(_cell(), place, JOBS)
+        cells.prove_drained(_cell(), place, JOBS)
 
 
 def test_a_verify_that_does_not_end_fails_the_bench(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "limit_for", lambda _: 0.001)
+    monkeypatch.setattr(cells, "limit_for", lambda _: 0.001)
     with pytest.raises(NotProven, match=r"did not end within 0 s after drain, 50 SQLite"):
-        measuring.verify(_cell(), SqlitePlace(tmp_path), None)
+        cells.verify(_cell(), SqlitePlace(tmp_path), None)
 
 
 def test_a_job_too_few_fails_the_bench(tmp_path: Path) -> None:
     place = SqlitePlace(tmp_path)
-    measuring.drain(_cell(), place)
+    cells.drain(_cell(), place)
     with pytest.raises(NotProven, match="saw 50 jobs of 51 submitted"):
-        measuring.prove_drained(_cell(), place, JOBS + 1)
+        cells.prove_drained(_cell(), place, JOBS + 1)
 
 
 def test_the_server_is_asked_what_it_used(

@@ -105,7 +105,7 @@ while True:
     signal.pause()
 """
     running = _program(code).start("drain", shared=True)
-    wait_until(lambda: running.said() == "ready", "the program to listen")
+    wait_until(lambda: running.output() == "ready", "the program to listen")
     assert not running.ended
     assert running.stop() == {"jobs": 7}
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from bench.contestants import HOLDFAST, HOLDFAST_SQLITE, Card
 from bench.figures import Measurement
 from bench.report import BEGIN, END, markdown, show, write_docs
-from bench.running import Results
+from bench.run import Results
 
 
 def _measurement(name: str, number: int, rate: float, **changes: object) -> Measurement:
@@ -64,7 +64,7 @@ def test_each_row_tells_its_own_rounds() -> None:
     results = _results()
     results.measurements += [_measurement(HOLDFAST, n, 900.0, **growth) for n in range(2)]
     text = markdown(results)
-    assert "up to 3 interleaved rounds, as each row says" in text
+    assert "up to 3 interleaved rounds, see each row" in text
     assert "| 1,000,000 jobs | holdfast | 1,000,000 | 2 | 900 (900–900) |" in text
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from bench.contenders import new_job, start_and_complete
-from holdfast.lifecycle.job import Change
-from holdfast.ports import ClaimRequest
-from holdfast.stores.batch import fold
-from holdfast.stores.postgres.arrays import submit_arrays
+from holdfast.lifecycle.record import Change
+from holdfast.ports.models import ClaimRequest
+from holdfast.stores.fold import fold
 from holdfast.stores.postgres.migrate import migrate
-from holdfast.stores.postgres.shapes import commit_arrays
+from holdfast.stores.postgres.rows import commit_arrays, submit_arrays
 from holdfast.stores.sqlite.migrate import migrate as sqlite_migrate
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.wiring import opened, read_address
@@ -68,6 +67,7 @@ def on_postgres(cluster: PostgresCluster) -> Measured:
     return {
         **_of_server("submit", submit),
         **_of_server("drain", drain),
+        "submit: bytes of WAL": _wal(in_turn),
         "submit: bytes on disk": _disk(in_turn),
         "submit: statements": _per_thousand(_beyond_rounds(submit), submit),
         "drain: claims": _per_thousand(drain.calls(CLAIM), drain),
@@ -91,9 +91,13 @@ def _of_server(stage: str, seen: Seen) -> Measured:
     return {
         f"{stage}: writing transactions": _per_thousand(seen.transactions, seen),
         f"{stage}: rows": Measure(sum(one.written for one in tables) / JOBS, _rows(seen)),
-        f"{stage}: bytes of WAL": Measure(seen.wal_bytes / JOBS, _rows(seen)),
+        f"{stage}: bytes of WAL": _wal(seen),
         f"{stage}: bytes on disk": _disk(seen),
     }
+
+
+def _wal(seen: Seen) -> Measure:
+    return Measure(seen.wal_bytes / JOBS, _rows(seen))
 
 
 def _disk(seen: Seen) -> Measure:

@@ -10,9 +10,10 @@ import pytest
 
 from bench.contenders import OWNER, QUEUE, StoreContender, new_job
 from bench.soak_load import Pin
-from holdfast.identity import mint_request
-from holdfast.ports import ClaimRequest, Store
-from holdfast.stores.postgres import entering
+from holdfast.ids import mint_request
+from holdfast.ports.models import ClaimRequest
+from holdfast.ports.store import Store
+from holdfast.stores.postgres import claim_start
 from holdfast.stores.postgres.migrate import migrate
 from holdfast.wiring import opened, read_address
 from tests.budgets.file import counting_disk, watch
@@ -84,10 +85,10 @@ OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = '{}'"
 async def test_claims_do_not_read_again_and_again_what_a_pinned_snapshot_keeps(
     postgres_cluster: PostgresCluster, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entering, "CHEAP_SECONDS", -1.0)
-    monkeypatch.setattr(entering, "CHEAP_SECONDS_A_JOB", 0.0)
-    monkeypatch.setattr(entering, "REST", 1e6)
-    monkeypatch.setattr(entering, "SLACK", 0)
+    monkeypatch.setattr(claim_start, "CHEAP_SECONDS", -1.0)
+    monkeypatch.setattr(claim_start, "CHEAP_SECONDS_A_JOB", 0.0)
+    monkeypatch.setattr(claim_start, "REST", 1e6)
+    monkeypatch.setattr(claim_start, "SLACK", 0)
     await migrate(postgres_url)
     pin = Pin(postgres_url)
     await pin.hold()

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from holdfast.flow.intervene import signal
-from holdfast.lifecycle.job import JobId
+from holdfast.flow.signal import signal
+from holdfast.lifecycle.record import JobId
 from holdfast.lifecycle.states import State
-from holdfast.ports import Store
+from holdfast.ports.store import Store
 from holdfast.stores.postgres.migrate import migrate
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.acts import job_in
 from holdfast.testing.factories import CONTROL
+from holdfast.testing.store_actions import job_in
 from tests.budgets.file import counting_disk, watch
 from tests.budgets.server import SETTINGS, Server
 from tests.support.postgres import PostgresCluster

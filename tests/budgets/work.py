@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from holdfast.app import Holdfast
-from holdfast.flow.verify import Problem, verify
+from holdfast.app.app import Holdfast
 from holdfast.lifecycle.states import State
-from holdfast.ports import Store
-from holdfast.tasks import Task
+from holdfast.maintenance.verify import LedgerProblem, verify
+from holdfast.ports.store import Store
+from holdfast.tasks.tasks import Task
 
 
 class Work:
@@ -57,7 +57,7 @@ class Work:
 
     async def check(self) -> None:
         """Prove that every job has succeeded and is what its events say."""
-        problems: list[Problem] = []
+        problems: list[LedgerProblem] = []
         async with self.app:
             store = await self.app.store()
             report = await verify(store, on_problem=problems.append)

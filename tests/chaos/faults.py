@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from holdfast.errors import Refused
 from holdfast.flow.redrive import redrive
-from holdfast.lifecycle.states import Cancel, EventType, Letter, State
-from holdfast.ports import Query
+from holdfast.lifecycle.states import CancelMode, EventType, Letter, State
+from holdfast.ports.models import Query
 from tests.chaos.front import Front
 from tests.crashes.outages import locked
 from tests.support.named_points import named_points
@@ -226,7 +226,7 @@ class CancelOne(Fault):
             await handle.cancel(hard=self.chance.random() < 0.5)
         except Refused:
             return  # it changed hands again and again meanwhile, which may be
-        asked = handle.record.cancel_requested in (Cancel.SOFT, Cancel.HARD)
+        asked = handle.record.cancel_requested in (CancelMode.SOFT, CancelMode.HARD)
         self.bitten += asked or handle.state is State.CANCELLED
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from holdfast.app import Holdfast
-from holdfast.lifecycle.job import JobId, LoggedEvent
+from holdfast.app.app import Holdfast
+from holdfast.lifecycle.record import JobId, LoggedEvent
 from holdfast.lifecycle.states import OWNED, TERMINAL, EventType, State
-from holdfast.ports import EventQuery, Query, Store
+from holdfast.ports.models import EventQuery, Query
+from holdfast.ports.store import Store
 from holdfast.wiring import migrate, read_address
 from tests.crashes.apps import make_app
 from tests.support.crew import Crew, Member

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.identity import mint_request
+from holdfast.ids import mint_request
 from tests.chaos.front import Front
 
 AT_ONCE = 25

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from starlette.datastructures import Headers
 
 from holdfast import Client, Holdfast
+from holdfast.auth.authorization import Caller, TokenRole
 from holdfast.errors import Unauthorized
-from holdfast.flow.verify import Problem, verify
-from holdfast.http.scopes import Caller, TokenRole
-from holdfast.http.server import make_server
+from holdfast.http.app import make_server
+from holdfast.http.router import Application
+from holdfast.maintenance.verify import LedgerProblem, verify
 from holdfast.wiring import Address, make_store
 from tests.client.tasks import app as tasks
 
@@ -38,25 +38,25 @@ def place(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def server(place: str) -> AsyncIterator[FastAPI]:
+async def server(place: str) -> AsyncIterator[Application]:
     """A server that knows no task; every job is verified afterwards."""
     made = make_server(make_store(Address(engine="sqlite", place=place)), Names())
-    async with made.router.lifespan_context(made):
+    async with made.lifespan_context(made):
         yield made
-        problems: list[Problem] = []
-        await verify(made.state.house.session.store, on_problem=problems.append)
+        problems: list[LedgerProblem] = []
+        await verify(made.state.session.store, on_problem=problems.append)
         assert problems == []
 
 
 @pytest.fixture
-async def client(server: FastAPI) -> AsyncIterator[Client]:
+async def client(server: Application) -> AsyncIterator[Client]:
     """A client of it that may do everything."""
     async with Client("http://test", transport=httpx.ASGITransport(server)) as made:
         yield made
 
 
 @pytest.fixture
-async def app(place: str, server: FastAPI) -> AsyncIterator[Holdfast]:
+async def app(place: str, server: Application) -> AsyncIterator[Holdfast]:
     """The tasks' app on the server's store."""
     tasks.use(place)
     async with tasks:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from holdfast import Backoff, Client, Holdfast, JobDeadLettered, ResultTimeout
 from holdfast.errors import (
@@ -21,6 +20,7 @@ from holdfast.errors import (
     Unauthorized,
     ValidationError,
 )
+from holdfast.http.router import Application
 from holdfast.lifecycle.states import Priority, State
 from tests.client.tasks import add, break_down, third_time
 
@@ -95,7 +95,7 @@ async def test_by_its_name_a_task_is_asked_for_in_words(client: Client) -> None:
     with pytest.raises(BadData, match="queue must not be empty") as refused:
         await client.named("resize").options(queue="").submit(image="a.png")
     assert refused.value.field == "$.jobs[0].queue"
-    with pytest.raises(BadData, match="not taken away"):
+    with pytest.raises(BadData, match="not removed"):
         await client.named("resize").options(timeout=None).submit()
 
 
@@ -182,7 +182,7 @@ async def test_a_job_is_found_by_any_name_it_may_have(client: Client, name: str)
     assert paused.name == name
 
 
-async def test_a_token_acts_for_its_tenant_and_roots_for_any(server: FastAPI) -> None:
+async def test_a_token_acts_for_its_tenant_and_roots_for_any(server: Application) -> None:
     transport = httpx.ASGITransport(server)
     mine = Client("http://test", "ann@mine", transport=transport)
     root = Client("http://test", "root", tenant="mine", transport=transport)
@@ -199,7 +199,7 @@ async def test_a_token_acts_for_its_tenant_and_roots_for_any(server: FastAPI) ->
         await foreign.close()
 
 
-async def test_errors_are_those_of_an_app(client: Client, server: FastAPI) -> None:
+async def test_errors_are_those_of_an_app(client: Client, server: Application) -> None:
     with pytest.raises(NoSuchJob, match="no job nix") as missing:
         await client.get("nix")
     assert (missing.value.code, missing.value.job_id) == ("no_such_job", "nix")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import Client, Holdfast
-from holdfast.flow.verify import Problem, verify
-from holdfast.ports import Query
+from holdfast.maintenance.verify import LedgerProblem, verify
+from holdfast.ports.models import Query
 from holdfast.wiring import migrate, opened, read_address
 from tests.support.serving import Served
 
@@ -43,7 +43,7 @@ def jobs_in(store: str) -> list[str]:
 
     async def read() -> list[str]:
         async with opened(read_address(store)) as open_store:
-            problems: list[Problem] = []
+            problems: list[LedgerProblem] = []
             await verify(open_store, on_problem=problems.append)
             assert problems == []
             return [job.public_id for job in (await open_store.find(Query())).jobs]

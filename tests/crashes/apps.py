@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from holdfast import Context
-from holdfast.app import Holdfast
+from holdfast.app.app import Holdfast
 from tests.crashes.paying import paying, paying_in_a_thread
 from tests.support.crew import EFFECTS
 from tests.support.resource import Resource

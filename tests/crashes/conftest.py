@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.app import Holdfast
+from holdfast.app.app import Holdfast
 from holdfast.stores.postgres.migrate import migrate
 from tests.crashes import apps
 from tests.support.crew import EFFECTS, Crew

@@ -7,12 +7,12 @@ import fcntl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 
 import apsw
 import pytest
 
 from holdfast.wiring import read_address
-from tests.support.crew import Member
 from tests.support.postgres import PostgresCluster
 
 
@@ -44,7 +44,14 @@ async def locked(path: str) -> AsyncIterator[None]:
         connection.close()
 
 
-def suspend_between_writes(member: Member, url: str) -> None:
+class Suspendable(Protocol):
+    """A process that can be stopped for a while."""
+
+    def suspend(self) -> object: ...
+    def resume(self) -> object: ...
+
+
+def suspend_between_writes(member: Suspendable, url: str) -> None:
     """Stop a worker while it holds no lock of the database.
 
     One that is stopped in the middle of a write to SQLite keeps everybody from writing until it

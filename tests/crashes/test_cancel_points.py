@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, points
-from holdfast.app import Holdfast
+from holdfast import Context, crash_points
+from holdfast.app.app import Holdfast
 from holdfast.lifecycle.states import State
 from tests.crashes.apps import BRISK as BRISK_LEASES
 from tests.crashes.apps import begin, end, make_app
@@ -68,7 +68,7 @@ class Canceller:
 async def disarmed() -> AsyncIterator[None]:
     """No point stays armed after a test."""
     yield
-    points.disarm()
+    crash_points.disarm()
 
 
 @pytest.mark.req("B12", "B13")
@@ -102,7 +102,7 @@ async def test_a_cancel_at_any_instant_ends_the_job_once_and_for_good(
         wait = point not in INSIDE_A_WRITE
         async with app.worker(**BRISK):
             # Armed once the worker runs: what it does of itself comes to some points, too.
-            points.arm(point, lambda: canceller.cancel(wait=wait))
+            crash_points.arm(point, lambda: canceller.cancel(wait=wait))
             [state] = await all_ended([job])
             await until(lambda: canceller.sent is not None, "the point to be reached")
             # A job that says it is cancelled is dead, and whoever asked was told the truth.
@@ -111,7 +111,7 @@ async def test_a_cancel_at_any_instant_ends_the_job_once_and_for_good(
                 assert not running
             if must_be_asked:
                 assert reasons in ([], ["cancel"])
-            points.disarm()
+            crash_points.disarm()
         assert canceller.sent is not None
         told = await asyncio.wrap_future(canceller.sent)
         assert told in (state, State.CLAIMED, State.RUNNING)

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.app import Holdfast
+from holdfast.app.app import Holdfast
 from holdfast.lifecycle.states import State
-from holdfast.stores.sqlite.store import SqliteStore, wall_clock
+from holdfast.stores.sqlite.clock import wall_clock
+from holdfast.stores.sqlite.store import SqliteStore
 from tests.crashes.apps import STEADY_LEASE_SECONDS, make_app
 from tests.crashes.waiting import all_ended, until
 from tests.support.checker import assert_kept

@@ -5,8 +5,8 @@ from __future__ import annotations
 import apsw
 import asyncpg
 
-from holdfast.app import Holdfast
-from holdfast.lifecycle.job import JobId
+from holdfast.app.app import Holdfast
+from holdfast.lifecycle.record import JobId
 from holdfast.lifecycle.states import State
 from tests.crashes.waiting import all_ended
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.app import Holdfast
-from holdfast.jobs import JobHandle
-from holdfast.lifecycle.job import Job
+from holdfast.app.app import Holdfast
+from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.states import State
+from holdfast.tasks.handles import JobHandle
 from tests.crashes.waiting import LIMIT_SECONDS
 from tests.support.checker import assert_kept
 from tests.support.crew import Crew

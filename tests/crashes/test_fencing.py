@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.app import Holdfast
-from holdfast.jobs import JobHandle
+from holdfast.app.app import Holdfast
 from holdfast.lifecycle.states import State
+from holdfast.tasks.handles import JobHandle
 from tests.crashes.apps import STEADY_LEASE_SECONDS
 from tests.crashes.outages import suspend_between_writes
 from tests.crashes.waiting import all_ended, until

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.app import Holdfast
+from holdfast.app.app import Holdfast
 from holdfast.lifecycle.states import EventType, State
 from tests.crashes.apps import make_app
 from tests.crashes.waiting import all_ended

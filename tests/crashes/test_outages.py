@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast import Context
-from holdfast.app import Holdfast
-from holdfast.jobs import JobHandle
+from holdfast.app.app import Holdfast
 from holdfast.lifecycle.states import State
-from holdfast.ports import Due
+from holdfast.ports.models import Due
+from holdfast.tasks.handles import JobHandle
 from tests.crashes.apps import BRISK as BRISK_LEASES
 from tests.crashes.apps import DEADLINE, LEASE_SECONDS, make_app
 from tests.crashes.outages import outage

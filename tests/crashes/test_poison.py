@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.app import Holdfast
-from holdfast.jobs import JobHandle
+from holdfast.app.app import Holdfast
 from holdfast.lifecycle.states import State
+from holdfast.tasks.handles import JobHandle
 from tests.crashes.waiting import all_ended
 from tests.support.checker import assert_kept
 from tests.support.crew import Crew

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.app import Holdfast
-from holdfast.jobs import JobHandle
+from holdfast.app.app import Holdfast
 from holdfast.lifecycle.states import State
+from holdfast.tasks.handles import JobHandle
 from tests.crashes.paying import DEATH, STEPS
 from tests.crashes.waiting import until
 from tests.support.checker import assert_kept

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.app import Holdfast
-from holdfast.identity import jitter, mint_request
-from holdfast.jobs import JobHandle
+from holdfast.app.app import Holdfast
+from holdfast.ids import jitter, mint_request
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
-from holdfast.lifecycle.job import Actor, Change, Job
+from holdfast.lifecycle.record import Actor, Change, Job
 from holdfast.lifecycle.states import EventType, Role, State
-from holdfast.ports import ClaimRequest, Committed, Due, Store
+from holdfast.ports.models import ClaimRequest, Committed, Due
+from holdfast.ports.store import Store
 from holdfast.services.reconciler import Reconciler
+from holdfast.tasks.handles import JobHandle
 from tests.crashes.outages import suspend_between_writes
 from tests.crashes.waiting import all_ended, until
 from tests.crashes.wrapped import Pausing, app_through

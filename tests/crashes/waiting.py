@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from holdfast.jobs import JobHandle
 from holdfast.lifecycle.states import State
+from holdfast.tasks.handles import JobHandle
 
 LIMIT_SECONDS = 40.0
 PAUSE_SECONDS = 0.02

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from holdfast.app import Holdfast
+from holdfast.app.app import Holdfast
 from holdfast.errors import LeaseConflictError, StoreUnavailable
-from holdfast.lifecycle.job import Change
+from holdfast.lifecycle.record import Change
 from holdfast.lifecycle.states import EventType
-from holdfast.ports import Claimed, ClaimRequest, Due, Outcome, Store
+from holdfast.ports.models import Claimed, ClaimRequest, Due, Outcome
+from holdfast.ports.store import Store
 from holdfast.wiring import make_store, read_address
 from tests.crashes.apps import make_app
 

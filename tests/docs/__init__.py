@@ -1,1 +1,1 @@
-"""The documentation: its code runs, its links lead somewhere, and it names all there is."""
+"""The documentation: its code runs, its links are valid, and it is complete."""

@@ -1,8 +1,8 @@
-"""Pages of the documentation, and the Python on them.
+"""The pages of the documentation, and the Python code on them.
 
-Hidden comments say how a page's code is run. Before a block: `<!-- fragment: WHY -->`, it is only
-read. Anywhere: `<!-- hidden … -->`, code that is run without being shown. At the top of a page:
-`<!-- pytest -->`, it is a test file; `<!-- run by PATH -->`, another test runs it.
+Hidden comments control how the code of a page is run. A block after `<!-- fragment: WHY -->` is
+compiled and not run. `<!-- hidden … -->` contains code that is run and not shown. At the top of
+a page, `<!-- pytest -->` makes it a test file; `<!-- run by PATH -->` names the test that runs it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RUN_BY = re.compile(r"<!-- run by (\S+) -->")
 
 
 class Block(NamedTuple):
-    """Some code of a page, and the line it begins on."""
+    """A block of code on a page, and the line on which it starts."""
 
     source: str
     line: int
@@ -30,7 +30,7 @@ class Block(NamedTuple):
 
     @property
     def placed(self) -> str:
-        """The code on the lines it has on its page, so that a traceback points there."""
+        """The code at its line numbers on the page, so that a traceback points there."""
         return "\n" * (self.line - 1) + self.source
 
 
@@ -41,12 +41,12 @@ class Page(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Where it is in the project."""
+        """Its path in the project."""
         return str(self.path.relative_to(ROOT))
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The text of the page."""
         return self.path.read_text("utf-8")
 
     @property
@@ -56,12 +56,12 @@ class Page(NamedTuple):
 
     @property
     def run_by(self) -> str | None:
-        """The test that runs its code instead."""
+        """The test that runs its code, if another test does."""
         found = _RUN_BY.search(self.text)
         return found[1] if found else None
 
     def blocks(self) -> Iterator[Block]:
-        """Go through its code, top to bottom."""
+        """Yield its blocks of code, top to bottom."""
         for match in _BLOCK.finditer(self.text):
             kind = "shown" if match["shown"] is not None else "hidden"
             line = self.text.count("\n", 0, match.start(kind)) + 1
@@ -69,6 +69,6 @@ class Page(NamedTuple):
 
 
 def pages() -> list[Page]:
-    """List the documentation, without what is kept for history."""
+    """Return all pages of the documentation."""
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     return [Page(path) for path in sorted(found)]

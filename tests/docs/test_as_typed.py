@@ -1,4 +1,4 @@
-"""Pages as a newcomer types them: files and commands as they stand, in an empty directory."""
+"""The commands of a page work as shown, typed in an empty directory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.commands import answered
+from tests.cli.test_serving import running
 from tests.docs.pages import ROOT, Page
-from tests.surfaces.commands import answered
-from tests.surfaces.test_serving import running
 
 pytestmark = pytest.mark.live
 
@@ -27,15 +27,15 @@ FIRST_REQUEST = re.compile(r"^(curl .*)$", re.MULTILINE)
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """The directory of the quickstart, with what it puts into shop.py."""
+    """The directory of the quickstart, with its shop.py."""
     shown = [block.source for block in QUICKSTART.blocks() if "test_a_" not in block.source]
-    # What follows the second block is hidden: a reader does not see it.
+    # The block after the second is hidden: a reader does not see it.
     (tmp_path / "shop.py").write_text("\n\n".join(shown[:2]))
     return tmp_path
 
 
 def typed(here: Path, *words: str) -> str:
-    """Type a line; return what it prints."""
+    """Run a command; return its output."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     done = subprocess.run(
         words,

@@ -1,4 +1,4 @@
-"""The Python on every page runs as it stands, from top to bottom."""
+"""The Python code of every page runs, from top to bottom."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INI = """
 
 @pytest.fixture
 async def under_kits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[None]:
-    """Put every app that a page makes under a kit, unless the page does so itself."""
+    """Use a kit for every app that a page makes, unless the page does so itself."""
     monkeypatch.chdir(tmp_path)
     make, enter = Holdfast.__init__, Kit.__aenter__
     kits: dict[Holdfast, Kit] = {}

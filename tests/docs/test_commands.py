@@ -1,11 +1,11 @@
-"""Every command that a page names is one that there is, with the options that it is given."""
+"""Every command that a page shows exists, with the options that are shown."""
 
 from __future__ import annotations
 
 import re
 
+from tests.cli.test_named_commands import missing
 from tests.docs.pages import pages
-from tests.surfaces.test_named_commands import missing
 
 LINE = re.compile(
     r"(?:^(?:[A-Z_]+=\S+ )*|`|\$ |# or: |: )holdfast ((?:[a-z]+)(?:[^`#\n]*))", re.MULTILINE
@@ -14,7 +14,7 @@ LINE = re.compile(
 
 
 def words(line: str) -> list[str]:
-    """Take a line apart; of `create|ls` the first, and of `config COMMAND` what it is asked of."""
+    """Split a line; keep the first of `create|ls`, and COMMAND of `config COMMAND`."""
     return [re.split(r"[=|]", word)[0] for word in line.removeprefix("config ").split()]
 
 

@@ -1,4 +1,4 @@
-"""Every link from one page to another leads somewhere."""
+"""Every link from one page to another is valid."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def anchors(text: str) -> set[str]:
-    """Name the places of a page as GitHub does."""
+    """Return the anchors of a page as GitHub names them."""
     plain = (re.sub(r"[^\w\s-]", "", heading.lower()) for heading in HEADING.findall(text))
     return {"-".join(words.split(" ")) for words in plain}
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
-def test_the_links_of_a_page_lead_somewhere(page: Page) -> None:
+def test_the_links_of_a_page_are_valid(page: Page) -> None:
     broken = []
     for link in LINK.findall(page.text):
         path, _, anchor = link.partition("#")

@@ -1,4 +1,4 @@
-"""The pages about commands and routes name all of them, and none that is not there."""
+"""The pages about commands, routes, errors and layers list exactly those that exist."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import typer.main
-from fastapi.routing import APIRoute
 
 from holdfast import errors as e
 from holdfast.cli.main import app
-from holdfast.http.problems import VERDICTS, verdict_of
-from holdfast.http.server import ROUTERS
+from holdfast.http.app import PAGES
+from holdfast.http.endpoints import ENDPOINTS
+from holdfast.operations.problems import PROBLEM_KINDS, shown_as
 from tests.docs.pages import ROOT, pages
+from tests.path.page import ENGINES, PAGE, read_page
+from tests.path.steps import SUBMIT, WORK
 
 ROUTE = re.compile(r"`(GET|POST|PUT|DELETE) (/[^`?]*)`")
 COMMAND = re.compile(r"`holdfast ([a-z ]+)")
@@ -27,7 +30,7 @@ def page(name: str) -> str:
 
 
 def commands(group: Any, before: str = "") -> Iterator[str]:
-    """Tell all commands by their whole names."""
+    """Yield the full names of all commands."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, f"{before}{name} ")
@@ -36,7 +39,7 @@ def commands(group: Any, before: str = "") -> Iterator[str]:
 
 
 def named_commands(text: str) -> set[str]:
-    """Tell the commands that a page's tables name; those of a group share a cell."""
+    """Return the commands in the tables of a page; those of a group share a cell."""
     found: set[str] = set()
     for cell in re.findall(r"^\| (`holdfast [^|]*) \|", text, re.MULTILINE):
         words = re.findall(r"`([^`]*)`", cell)
@@ -51,25 +54,20 @@ def test_the_page_about_the_command_line_names_all_commands() -> None:
 
 
 def test_the_page_about_http_names_all_routes() -> None:
-    routes = [route for router in ROUTERS for route in router.routes]
-    served = {
-        (method, route.path)
-        for route in routes
-        if isinstance(route, APIRoute)
-        for method in route.methods or ()
-    }
+    # A HEAD goes with its GET.
+    served = {(one.method, one.path) for one in (*ENDPOINTS, *PAGES) if one.method != "HEAD"}
     assert set(ROUTE.findall(page("docs/http.md"))) == served
 
 
 def test_the_page_about_http_names_the_code_and_status_of_every_error() -> None:
-    kinds = {kind for kind, _ in VERDICTS} | set(e.StoreError.__subclasses__())
-    answered = {(kind.code, verdict_of(kind()).status) for kind in kinds}
-    told = [
+    kinds = set(PROBLEM_KINDS) | set(e.StoreError.__subclasses__())
+    returned = {(kind.code, shown_as(kind())[0]) for kind in kinds}
+    listed = [
         (code, int(status))
         for codes, status in CODES.findall(page("docs/http.md"))
         for code in re.findall(r"[a-z_]+", codes)
     ]
-    assert sorted(told) == sorted(answered)
+    assert sorted(listed) == sorted(returned)
 
 
 def test_the_page_about_the_layers_names_them_as_the_linter_does() -> None:
@@ -85,7 +83,30 @@ def test_the_page_about_the_layers_names_them_as_the_linter_does() -> None:
     assert unbuilt == set().union(*enforced) - built
 
 
+@pytest.mark.parametrize(
+    ("row", "step"), [("submit", SUBMIT), ("claim", WORK), ("run", WORK), ("finish", WORK)]
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_page_about_the_path_names_modules_that_the_path_crosses(
+    row: str, step: str, engine: str
+) -> None:
+    rows = rf"^\| {row} \| [^|]+ \| ([^|]+) \|"
+    [where] = re.findall(rows, page("ARCHITECTURE.md"), re.MULTILINE)
+    named = [one.replace("*", engine).replace("/", ".") for one in re.findall(r"`([^`]+)`", where)]
+    crossed = read_page(PAGE.read_text("utf-8"))[engine][step]
+    assert named
+    assert [one for one in named if not {one, f"{one}.__init__"} & crossed] == []
+
+
+def linked_from(name: str) -> set[str]:
+    """Return the pages that a page links to, by their names in the project."""
+    source = ROOT / name
+    targets = re.findall(r"\]\(([^):#]+\.md)", source.read_text("utf-8"))
+    return {str((source.parent / one).resolve().relative_to(ROOT)) for one in targets}
+
+
 def test_the_front_page_leads_to_every_other_page() -> None:
-    linked = set(re.findall(r"\]\((docs/[^)#]+)\)", page("README.md")))
-    shown = {one.name for one in pages() if one.name.startswith("docs/")}
-    assert {name for name in shown - linked if not name.startswith("docs/adr/")} == set()
+    indexes = ["docs/README.md", "docs/adr/README.md"]
+    assert linked_from("README.md") >= set(indexes)
+    reached = set().union(*(linked_from(one) for one in ["README.md", *indexes]))
+    assert {one.name for one in pages()} - reached == set()

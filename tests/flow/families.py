@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.errors import StoreUnavailable
-from holdfast.flow.children import Tended, tend
+from holdfast.flow.families import FamilySweep, tend
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.family import CHILDREN
-from holdfast.lifecycle.job import Change, Job, JobId
+from holdfast.lifecycle.record import Change, Job, JobId
 from holdfast.lifecycle.states import EventType, Link, State
-from holdfast.ports import Mark, Outcome, Store
-from holdfast.testing.acts import claim_one, do, job_in, running_job, stored
+from holdfast.ports.models import Mark, Outcome
+from holdfast.ports.store import Store
 from holdfast.testing.factories import RECONCILER, owner_of
+from holdfast.testing.store_actions import claim_one, do, job_in, running_job, stored
 
 LIMIT_SECONDS = 20.0
 
@@ -50,7 +51,7 @@ async def end(store: Store, job: Job) -> Job:
     return await do(store, job, c.Complete(actor=owner_of(job)))
 
 
-async def tended(store: Store, **wishes: Any) -> Tended:
+async def tended(store: Store, **wishes: Any) -> FamilySweep:
     """Look at all marked families, and leave no mark."""
     report = await tend(store, RECONCILER, **wishes)
     assert await store.marked() == []

@@ -8,31 +8,31 @@ from typing import Any
 import pytest
 
 from holdfast.errors import BadData, StoreUnavailable
-from holdfast.flow.clean import DAY, Cleaned, Terms, clean, is_over, read_term
+from holdfast.flow.clean import DAY, CleanSweep, RetentionTerms, clean, is_over, read_term
 from holdfast.flow.redrive import discard, redrive
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Change, Job, JobId
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.record import Change, Job, JobId
 from holdfast.lifecycle.states import (
     LIVE,
     TERMINAL,
     EventType,
-    Kind,
     Letter,
     Link,
     Retention,
     State,
 )
-from holdfast.ports import Outcome, Rejected, Store, Submitted
-from holdfast.testing.acts import all_jobs, claim_one, do, job_in, stored, submit_one
+from holdfast.ports.models import Outcome, Rejected, Submitted
+from holdfast.ports.store import Store
 from holdfast.testing.factories import CONTROL, JANITOR, new_job, owner_of
+from holdfast.testing.store_actions import all_jobs, claim_one, do, job_in, stored, submit_one
 from tests.flow.families import child_of, end
 from tests.lifecycle.factories import dead_letter
 
-AT_ONCE = Terms(succeeded=0, unsuccessful=0, open_letters=0, beats=0)
+AT_ONCE = RetentionTerms(succeeded=0, unsuccessful=0, open_letters=0, beats=0)
 
 
-async def cleaned(store: Store, terms: Terms = AT_ONCE, **wishes: Any) -> Cleaned:
+async def cleaned(store: Store, terms: RetentionTerms = AT_ONCE, **wishes: Any) -> CleanSweep:
     """Clean what is to be cleaned."""
     return await clean(store, JANITOR, terms, **wishes)
 
@@ -74,14 +74,14 @@ async def test_a_job_that_has_not_ended_is_never_cleaned(either_store: Store) ->
 
 async def test_a_job_is_kept_until_its_term_is_over(store: Store) -> None:
     won, failed = await job_in(store, State.SUCCEEDED), await job_in(store, State.FAILED)
-    await cleaned(store, Terms())
+    await cleaned(store, RetentionTerms())
     assert await retention(store, won, failed) == [Retention.LIVE] * 2
-    await cleaned(store, Terms(succeeded=0))
+    await cleaned(store, RetentionTerms(succeeded=0))
 
     assert await retention(store, won, failed) == [Retention.CLEANED, Retention.LIVE]
     now = failed.updated_at + DAY
-    assert is_over(failed, Terms(unsuccessful=DAY), now)
-    assert not is_over(failed, Terms(unsuccessful=DAY), now - 1)
+    assert is_over(failed, RetentionTerms(unsuccessful=DAY), now)
+    assert not is_over(failed, RetentionTerms(unsuccessful=DAY), now - 1)
 
 
 def test_a_term_is_said_as_a_span_or_for_ever() -> None:
@@ -92,7 +92,7 @@ def test_a_term_is_said_as_a_span_or_for_ever() -> None:
 
 async def test_terms_that_never_end_keep_everything(store: Store) -> None:
     job = await job_in(store, State.SUCCEEDED)
-    report = await cleaned(store, Terms(succeeded=None, unsuccessful=None, beats=None))
+    report = await cleaned(store, RetentionTerms(succeeded=None, unsuccessful=None, beats=None))
 
     assert (report.written, report.next) == (0, None)
     assert await retention(store, job) == [Retention.LIVE]
@@ -101,7 +101,7 @@ async def test_terms_that_never_end_keep_everything(store: Store) -> None:
 async def test_an_open_dead_letter_is_kept_until_somebody_settles_it(store: Store) -> None:
     job = await job_in(store, State.DEAD_LETTERED)
     assert job.letter is Letter.OPEN
-    terms = Terms(succeeded=0, unsuccessful=0)
+    terms = RetentionTerms(succeeded=0, unsuccessful=0)
     await cleaned(store, terms)
     assert await retention(store, job) == [Retention.LIVE]
     await do(store, job, c.Discarded(actor=CONTROL))
@@ -117,8 +117,8 @@ async def test_the_term_of_a_settled_letter_begins_when_it_is_settled(store: Sto
     assert finished is not None
     assert settled.updated_at > finished
 
-    assert not is_over(settled, Terms(unsuccessful=DAY), finished + DAY)
-    assert is_over(settled, Terms(unsuccessful=DAY), settled.updated_at + DAY)
+    assert not is_over(settled, RetentionTerms(unsuccessful=DAY), finished + DAY)
+    assert is_over(settled, RetentionTerms(unsuccessful=DAY), settled.updated_at + DAY)
 
 
 @pytest.mark.req("D12")
@@ -131,12 +131,6 @@ async def test_keys_are_freed_once_all_is_gone(either_store: Store) -> None:
     assert isinstance(outcome, Submitted)
     assert outcome.created
     assert outcome.job.id != first.id
-
-
-async def test_what_a_command_leaves_outside_is_not_forgotten(store: Store) -> None:
-    job = await job_in(store, State.SUCCEEDED, kind=Kind.COMMAND)
-    assert (await cleaned(store)).cleaned == 0
-    assert await retention(store, job) == [Retention.LIVE]
 
 
 class Dies:
@@ -171,7 +165,7 @@ async def test_a_crash_in_between_is_taken_up_by_the_next(
         await cleaned(dying)
     assert await retention(either_store, job) == [Retention.CLEANING]
     # Whatever the terms say by now: what has begun is ended.
-    await cleaned(either_store, Terms(succeeded=0, unsuccessful=0))
+    await cleaned(either_store, RetentionTerms(succeeded=0, unsuccessful=0))
 
     assert await retention(either_store, job) == [Retention.CLEANED]
     assert await bodies(either_store, job) == 0
@@ -235,7 +229,7 @@ async def test_a_job_is_kept_while_what_undoes_it_is_not_done(either_store: Stor
 async def test_a_job_is_kept_while_what_undoes_it_may_be_redriven(either_store: Store) -> None:
     job = await job_in(either_store, State.FAILED, body=b'{"n":1}')
     await job_in(either_store, State.DEAD_LETTERED, parent_id=job.id, link_kind=Link.COMPENSATION)
-    await cleaned(either_store, Terms(succeeded=0, unsuccessful=0, open_letters=None))
+    await cleaned(either_store, RetentionTerms(succeeded=0, unsuccessful=0, open_letters=None))
 
     assert await retention(either_store, job) == [Retention.LIVE]
     assert await bodies(either_store, job) > 0
@@ -268,7 +262,7 @@ async def test_a_job_is_kept_while_the_one_that_resumed_it_may_be_redriven(
     new = await redrive(either_store, job.id, CONTROL)
     claimed = (await claim_one(either_store, job.queue)).job
     await do(either_store, claimed, dead_letter(owner_of(claimed)))
-    terms = Terms(succeeded=0, unsuccessful=0, open_letters=None)
+    terms = RetentionTerms(succeeded=0, unsuccessful=0, open_letters=None)
     await cleaned(either_store, terms)
     assert await retention(either_store, job) == [Retention.LIVE]
     await discard(either_store, new.id, CONTROL)
@@ -340,7 +334,7 @@ async def test_old_heartbeats_are_dropped_and_the_log_stays_whole(either_store: 
     for _ in range(3):
         job = await do(either_store, job, c.Heartbeat(actor=owner_of(job)))
     await end(either_store, job)
-    report = await cleaned(either_store, Terms(succeeded=None, unsuccessful=None, beats=0))
+    report = await cleaned(either_store, RetentionTerms(succeeded=None, unsuccessful=None, beats=0))
 
     assert (report.beats, report.cleaned) == (3, 0)
 

@@ -10,20 +10,21 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, StoreBroken, StoreUnavailable
-from holdfast.flow import reasons as r
-from holdfast.flow.intervene import cancel
-from holdfast.flow.perform import perform
+from holdfast.flow.cancel import cancel
+from holdfast.flow.command import perform
 from holdfast.flow.recover import sweep
-from holdfast.flow.why import why
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Actor, Job, Record
+from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.linked import compensation_id
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.record import Actor, Job, Record
 from holdfast.lifecycle.states import Link, Role, State
 from holdfast.lifecycle.times import After
-from holdfast.ports import Lost, Query, Store
-from holdfast.testing.acts import change, claim_one, do, running_job, submit_one
+from holdfast.ports.models import Lost, Query
+from holdfast.ports.store import Store
+from holdfast.queries.why import reasons as r
+from holdfast.queries.why.why import why
 from holdfast.testing.factories import CONTROL, RECONCILER, new_job, owner_of
+from holdfast.testing.store_actions import change, claim_one, do, running_job, submit_one
 
 UNDOABLE = Policy(compensates=True, timeout=1)
 BRIEF = Policy(compensates=True, heartbeat=1, max_attempts=1)

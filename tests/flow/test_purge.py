@@ -8,19 +8,28 @@ from typing import Any
 import pytest
 
 from holdfast.errors import JobPurged
-from holdfast.flow.clean import Terms
-from holdfast.flow.history import history
+from holdfast.flow.clean import RetentionTerms
 from holdfast.flow.purge import BATCH, Purged, PurgeTerms, purge, purge_all
-from holdfast.flow.rebuild import rebuild
 from holdfast.flow.redrive import redrive
-from holdfast.flow.why import why
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Change, Job, JobId
-from holdfast.lifecycle.states import LIVE, TERMINAL, KeyKind, Kind, Link, State
-from holdfast.ports import Store, SubmitRefused, Submitted
+from holdfast.lifecycle.record import Change, Job, JobId
+from holdfast.lifecycle.states import LIVE, TERMINAL, KeyKind, Link, State
+from holdfast.maintenance.rebuild import rebuild
+from holdfast.ports.models import SubmitRefused, Submitted
+from holdfast.ports.store import Store
+from holdfast.queries.history import read_history
+from holdfast.queries.why.why import why
 from holdfast.services.janitor import Janitor
-from holdfast.testing.acts import all_jobs, change, claim_one, do, job_in, stored, submit_one
 from holdfast.testing.factories import CONTROL, HOUR, JANITOR, fresh, new_job, owner_of
+from holdfast.testing.store_actions import (
+    all_jobs,
+    change,
+    claim_one,
+    do,
+    job_in,
+    stored,
+    submit_one,
+)
 from tests.flow.families import child_of, end
 from tests.stores.ledgers import problems_of
 
@@ -140,14 +149,6 @@ async def test_a_child_stays_while_a_redrive_of_its_parent_may_ask_for_its_resul
     assert (await purged(store)).jobs == 3
 
 
-async def test_the_record_of_a_command_stays(either_store: Store) -> None:
-    store = either_store
-    job = await job_in(store, State.SUCCEEDED, kind=Kind.COMMAND)
-    report = await purged(store)
-    assert (report.jobs, report.kept) == (0, 0)
-    assert await left(store, job) == [True]
-
-
 async def test_a_job_stays_while_one_that_was_made_from_it_is_there(either_store: Store) -> None:
     store = either_store
     first = await job_in(store, State.FAILED)
@@ -205,7 +206,7 @@ async def test_who_asks_for_a_purged_job_is_told_that_it_was(either_store: Store
     with pytest.raises(JobPurged, match="was purged at 2"):
         await why(store, job.id, tenant="mine")
     with pytest.raises(JobPurged, match="was purged at 2"):
-        await history(store, job.id)
+        await read_history(store, job.id)
     with pytest.raises(Exception, match="no job") as caught:
         await why(store, job.id, tenant="another")
     assert not isinstance(caught.value, JobPurged)
@@ -299,7 +300,9 @@ async def test_the_janitor_purges_beside_its_cleaning(either_store: Store) -> No
     store = either_store
     await job_in(store, State.SUCCEEDED)
     seen: list[Purged] = []
-    janitor = Janitor(store, "j", Terms(succeeded=0), purge_terms=AT_ONCE, on_purge=seen.append)
+    janitor = Janitor(
+        store, "j", RetentionTerms(succeeded=0), purge_terms=AT_ONCE, on_purge=seen.append
+    )
     await janitor.clean_all()
     await submit_one(store, queue="newest")
     report = await janitor.purge()

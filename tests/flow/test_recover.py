@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.flow.perform import perform
+from holdfast.flow.command import perform
 from holdfast.flow.recover import Swept, sweep
-from holdfast.identity import mint_request
+from holdfast.ids import mint_request
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Actor, Job, JobId
-from holdfast.lifecycle.policy import RELEASES_FREE, Policy
-from holdfast.lifecycle.states import EventType, Role, State
+from holdfast.lifecycle.execution_policy import RELEASES_FREE, Policy
+from holdfast.lifecycle.record import Actor, Job, JobId
+from holdfast.lifecycle.states import EventType, Kind, Role, State
 from holdfast.lifecycle.times import After
-from holdfast.ports import ClaimRequest, Due, Store
-from holdfast.testing.acts import passed
-from tests.flow.test_perform import PEOPLE, claimed, submitted
+from holdfast.ports.models import ClaimRequest, Due
+from holdfast.ports.store import Store
+from holdfast.testing.store_actions import passed
+from tests.flow.test_command import PEOPLE, claimed, submitted
 
 SWEEPER = Actor(Role.RECONCILER, "r")
 LOST_RUN = Policy(heartbeat=1)
@@ -100,16 +101,33 @@ async def test_losing_a_claim_too_often_costs_tries_and_ends(store: Store) -> No
     assert (await read(store, first.id)).state is State.DEAD_LETTERED
 
 
-async def test_a_bus_job_that_falls_silent_times_out(store: Store) -> None:
-    job = await lost_run(store, Policy(heartbeat=1, on_silence="time_out"))
+async def test_a_bus_job_whose_bus_does_not_come_back_times_out(store: Store) -> None:
+    job = await lost_run(store, Policy(heartbeat=1, on_silence="time_out", host_recovery=0))
     await swept(store)
     assert (await read(store, job.id)).state is State.TIMED_OUT
 
 
-async def test_a_lost_command_is_left_to_its_own_host_first(store: Store) -> None:
-    job = await lost_run(store, Policy(heartbeat=1, on_silence="lose"))
+@pytest.mark.req("D14")
+@pytest.mark.parametrize("on_silence", ["lose", "time_out"])
+async def test_what_silence_would_end_is_left_to_its_host_or_bus_first(
+    store: Store, on_silence: str
+) -> None:
+    job = await lost_run(store, Policy(heartbeat=1, on_silence=on_silence))
     assert (await swept(store)).written == {}
     assert (await read(store, job.id)).state is State.RUNNING
+
+
+async def test_a_bus_that_was_away_longer_than_a_lease_takes_its_job_back_and_ends_it(
+    store: Store,
+) -> None:
+    policy = Policy(heartbeat=1, on_silence="time_out", max_attempts=1, idempotent=False)
+    job = await lost_run(store, policy, kind=Kind.BUS)
+    await swept(store)
+    bus = Actor(Role.BUS, job.owner or "")
+    now = await passed(store, job.lease_expires_at)
+    taken = await perform(store, job.id, c.Adopt(actor=bus, as_of=now))
+    assert (taken.owner, taken.attempt) == (job.owner, job.attempt)
+    assert (taken.lease_expires_at or 0) > (job.lease_expires_at or 0)
 
 
 async def test_a_lost_command_fails_when_its_host_does_not_come_back(store: Store) -> None:
@@ -237,7 +255,7 @@ async def test_one_job_that_cannot_be_judged_does_not_stop_the_others(
             raise RuntimeError("poison")
         return False
 
-    monkeypatch.setattr("holdfast.flow.recover._is_over", broken)
+    monkeypatch.setattr("holdfast.lifecycle.due._is_over", broken)
     report = await swept(store)
     assert list(report.failed) == [poison.id]
     assert (await read(store, sound.id)).state is State.STALLED
@@ -247,7 +265,6 @@ async def test_one_job_that_cannot_be_judged_does_not_stop_the_others(
     ("policy", "event"),
     [
         (Policy(max_attempts=1), EventType.DEAD_LETTERED),
-        (Policy(on_silence="time_out"), EventType.TIMED_OUT),
     ],
 )
 async def test_a_last_try_of_an_older_epoch_is_swept_at_once(

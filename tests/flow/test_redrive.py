@@ -10,20 +10,21 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import BadData, NoSuchJob, Refused, RequestIdReused, StoreUnavailable
-from holdfast.flow.letters import show
-from holdfast.flow.perform import perform
-from holdfast.flow.redrive import Wish, discard, redrive
-from holdfast.identity import mint_id
+from holdfast.flow.command import perform
+from holdfast.flow.redrive import RedriveTerms, discard, redrive
+from holdfast.ids import mint_id
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Actor, Change, Job, JobId
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.record import Actor, Change, Job, JobId
 from holdfast.lifecycle.states import KeyKind, Letter, Link, Priority, Role, State
 from holdfast.lifecycle.times import SECOND, After
-from holdfast.ports import Outcome, Query, Store
-from holdfast.testing.acts import claim_one, do, job_in, running_job, stored
+from holdfast.ports.models import Outcome, Query
+from holdfast.ports.store import Store
+from holdfast.queries.dead_letters import read_letter
 from holdfast.testing.factories import CONTROL, HOUR, JANITOR, SCHEDULER, owner_of, worker
-from tests.flow.test_letters import dead
-from tests.flow.test_perform import Interrupting
+from holdfast.testing.store_actions import claim_one, do, job_in, running_job, stored
+from tests.flow.test_command import Interrupting
+from tests.queries.test_dead_letters import dead
 
 OTHER = Actor(Role.CONTROL, "bob")
 
@@ -113,7 +114,7 @@ async def test_the_dead_job_stays_dead_and_names_its_successor(store: Store) -> 
         Letter.REDRIVEN,
         job.error_code,
     )
-    letter = await show(store, job.id)
+    letter = await read_letter(store, job.id)
     assert (letter.redriven_as, letter.settled_by) == (new.id, "control:ann")
     assert (await store.events(job.id))[-1].reason == "fixed"
 
@@ -144,20 +145,22 @@ async def test_keys_stay_with_the_dead_job(store: Store) -> None:
 
 async def test_queue_retries_and_delay_may_be_otherwise(store: Store) -> None:
     job = await dead(store, queue="post", policy=Policy(max_attempts=2, timeout=HOUR))
-    wish = Wish(queue="slow", retries=9, delay=HOUR)
-    new = await redrive(store, job.id, CONTROL, wish=wish)
+    terms = RedriveTerms(queue="slow", retries=9, delay=HOUR)
+    new = await redrive(store, job.id, CONTROL, terms=terms)
 
     assert (new.queue, new.run_at) == ("slow", new.created_at + HOUR)
     assert new.policy == Policy(max_attempts=10, timeout=HOUR)
 
 
-@pytest.mark.parametrize("wish", [Wish(queue=""), Wish(retries=-1)], ids=["queue", "retries"])
+@pytest.mark.parametrize(
+    "terms", [RedriveTerms(queue=""), RedriveTerms(retries=-1)], ids=["queue", "retries"]
+)
 async def test_a_wish_that_cannot_be_is_refused_and_nothing_is_written(
-    store: Store, wish: Wish
+    store: Store, terms: RedriveTerms
 ) -> None:
     job = await dead(store)
     with pytest.raises(BadData):
-        await redrive(store, job.id, CONTROL, wish=wish)
+        await redrive(store, job.id, CONTROL, terms=terms)
     assert await store.get([job.id]) == [job]
 
 
@@ -271,15 +274,17 @@ async def test_a_deliberate_redrive_whose_reply_was_lost_is_found_by_its_request
 
 @pytest.mark.parametrize("again", [False, True], ids=["once", "again"])
 @pytest.mark.parametrize(
-    "wish", [Wish(queue="slow"), Wish(retries=9), Wish(delay=SECOND)], ids=["queue", "tries", "due"]
+    "terms",
+    [RedriveTerms(queue="slow"), RedriveTerms(retries=9), RedriveTerms(delay=SECOND)],
+    ids=["queue", "tries", "due"],
 )
 async def test_a_request_id_for_another_redrive_is_refused(
-    store: Store, wish: Wish, again: bool
+    store: Store, terms: RedriveTerms, again: bool
 ) -> None:
     job = await dead(store)
     await redrive(store, job.id, CONTROL, request_id="r-1")
     with pytest.raises(RequestIdReused):
-        await redrive(store, job.id, CONTROL, request_id="r-1", wish=wish, again=again)
+        await redrive(store, job.id, CONTROL, request_id="r-1", terms=terms, again=again)
     with pytest.raises(RequestIdReused):
         await discard(store, job.id, CONTROL, request_id="r-1")
     assert len(await made_of(store, job)) == 1
@@ -287,7 +292,7 @@ async def test_a_request_id_for_another_redrive_is_refused(
 
 async def test_an_erased_request_cannot_be_redriven(store: Store) -> None:
     job = await cleaned(store, await dead(store))
-    with pytest.raises(Refused, match="is erased; submit it anew") as caught:
+    with pytest.raises(Refused, match="is erased; submit a new job") as caught:
         await redrive(store, job.id, CONTROL)
     assert caught.value.code == "body_erased"
     assert await made_of(store, job) == []
@@ -328,7 +333,7 @@ async def test_a_discarded_letter_is_redriven_only_again_and_a_redriven_one_not_
     with pytest.raises(Refused) as caught:
         await discard(store, job.id, CONTROL)
     assert caught.value.code == "letter_redriven"
-    assert (await show(store, job.id)).redriven_as == new.id
+    assert (await read_letter(store, job.id)).redriven_as == new.id
 
 
 @pytest.mark.parametrize("from_start", [False, True])
@@ -339,8 +344,8 @@ async def test_a_job_is_not_redriven_again_while_the_job_that_goes_on_from_it_ha
     new = await redrive(store, job.id, CONTROL)
     claimed = (await claim_one(store, new.queue)).job
     running = await do(store, claimed, c.Start(actor=owner_of(claimed)))
-    with pytest.raises(Refused, match=f"goes on as job {new.public_id}") as caught:
-        await redrive(store, job.id, CONTROL, again=True, wish=Wish(from_start=from_start))
+    with pytest.raises(Refused, match=f"continues as job {new.public_id}") as caught:
+        await redrive(store, job.id, CONTROL, again=True, terms=RedriveTerms(from_start=from_start))
     assert caught.value.code == "successor_running"
     await do(store, running, c.Complete(actor=owner_of(running)))
     assert (await redrive(store, job.id, CONTROL, again=True)).id != new.id
@@ -350,10 +355,10 @@ async def test_a_repeated_redrive_is_answered_though_a_worker_has_corrected_its_
     store: Store,
 ) -> None:
     job = await dead(store)
-    wish = Wish(retries=3)
-    new = await redrive(store, job.id, CONTROL, wish=wish, request_id="r-1")
+    terms = RedriveTerms(retries=3)
+    new = await redrive(store, job.id, CONTROL, terms=terms, request_id="r-1")
     claimed = (await claim_one(store, new.queue)).job
     once = replace(claimed.policy, max_attempts=1, idempotent=False)
     await do(store, claimed, c.CorrectTerms(actor=owner_of(claimed), policy=once))
-    found = await redrive(store, job.id, CONTROL, wish=wish, request_id="r-1")
+    found = await redrive(store, job.id, CONTROL, terms=terms, request_id="r-1")
     assert found.id == new.id

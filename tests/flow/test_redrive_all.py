@@ -7,19 +7,20 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import LawBroken, StoreBroken, StoreError, StoreFull, StoreUnavailable
 from holdfast.flow import redrive as redriving
-from holdfast.flow.letters import LetterFilter
-from holdfast.flow.perform import perform
-from holdfast.flow.redrive import Wish, discard, discard_all, redrive_all
+from holdfast.flow.command import perform
+from holdfast.flow.redrive import RedriveTerms, discard, discard_all, redrive_all
 from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.record import JobId, LoggedEvent
 from holdfast.lifecycle.states import Letter
-from holdfast.ports import Store
-from holdfast.testing.acts import all_jobs, stored
+from holdfast.ports.store import Store
+from holdfast.queries.dead_letters import LetterFilter
 from holdfast.testing.factories import CONTROL, worker
-from tests.flow.test_letters import dead
-from tests.flow.test_perform import Interrupting
+from holdfast.testing.store_actions import all_jobs, stored
+from tests.flow.test_command import Interrupting
 from tests.flow.test_redrive import OTHER, LosingReplies, cleaned, made_of
+from tests.queries.test_dead_letters import dead
 
 
 @pytest.fixture
@@ -34,7 +35,9 @@ async def test_letters_are_redriven_in_bulk_by_filter(
     monkeypatch.setattr(redriving, "BATCH", 2)
     wanted = [await dead(store, queue="post") for _ in range(5)]
     other = await dead(store, queue="bank")
-    report = await redrive_all(store, LetterFilter(queue="post"), CONTROL, wish=Wish(queue="slow"))
+    report = await redrive_all(
+        store, LetterFilter(queue="post"), CONTROL, terms=RedriveTerms(queue="slow")
+    )
 
     assert (report.seen, report.done, report.failures) == (5, 5, 0)
     for job in wanted:
@@ -116,8 +119,34 @@ async def test_a_letter_that_never_stands_still_is_given_up_alone(store: Store) 
     racing: Any = Interrupting(store, between, 99)
     report = await discard_all(racing, LetterFilter(), CONTROL)
     assert (report.done, report.failures) == (1, 1)
-    assert "changed 5 times" in report.failed[restless.id]
+    assert "changed 6 times" in report.failed[restless.id]
     assert (await stored(store, calm.id)).letter is Letter.DISCARDED
+
+
+@pytest.mark.parametrize(
+    ("error", "stops"),
+    [(StoreUnavailable, True), (StoreFull, True), (StoreBroken, False), (LawBroken, False)],
+)
+async def test_a_letter_that_the_database_cannot_read_is_one_failure_of_many(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: type[StoreError], stops: bool
+) -> None:
+    good, bad = await dead(store), await dead(store)
+    read = store.events
+
+    async def events(id: JobId, **more: Any) -> list[LoggedEvent]:
+        if id == bad.id:
+            raise error("this row")
+        return await read(id, **more)
+
+    monkeypatch.setattr(store, "events", events)
+    if stops:
+        with pytest.raises(error):
+            await redrive_all(store, LetterFilter(), CONTROL)
+        return
+    report = await redrive_all(store, LetterFilter(), CONTROL)
+    assert (report.done, report.failed) == (1, {bad.id: "this row"})
+    monkeypatch.undo()
+    assert (await stored(store, good.id)).letter is Letter.REDRIVEN
 
 
 async def test_a_bulk_run_cut_short_is_finished_by_another(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import BadData, KeyConflict, RequestIdReused
-from holdfast.flow.submit import submit
-from holdfast.identity import mint_id
-from holdfast.lifecycle.job import Actor
+from holdfast.flow.submit import submit_error
+from holdfast.ids import mint_id
+from holdfast.lifecycle.record import Actor
 from holdfast.lifecycle.states import Role
-from holdfast.lifecycle.submit import Submission
-from holdfast.ports import Query, Store
+from holdfast.lifecycle.submission import Submission
+from holdfast.lifecycle.submit import submit as decide_submit
+from holdfast.ports.models import Query, SubmitRefused, Submitted
+from holdfast.ports.store import Store
 
 GATEWAY = Actor(Role.GATEWAY, "g")
 
@@ -18,6 +20,14 @@ GATEWAY = Actor(Role.GATEWAY, "g")
 def asked(body: bytes = b"1", **keys: str) -> Submission:
     """Ask for a job."""
     return Submission(id=mint_id(), task="t", body=body, **keys)  # type: ignore[arg-type]
+
+
+async def submit(store: Store, submission: Submission, actor: Actor) -> Submitted:
+    """Submit one job; a refusal is raised."""
+    [outcome] = await store.submit([decide_submit(submission, actor)])
+    if isinstance(outcome, SubmitRefused):
+        raise submit_error(outcome)
+    return outcome
 
 
 @pytest.mark.req("A1")

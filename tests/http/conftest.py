@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from starlette.datastructures import Headers
 
 from holdfast import Holdfast
+from holdfast.auth.authorization import Caller, TokenRole
 from holdfast.errors import Unauthorized
-from holdfast.flow.verify import Problem, verify
-from holdfast.http.limits import Limits
-from holdfast.http.scopes import Caller, TokenRole
-from holdfast.http.server import make_server
+from holdfast.http.app import make_server
+from holdfast.http.limits import ServerLimits
+from holdfast.http.router import Application
+from holdfast.maintenance.verify import LedgerProblem, verify
 from holdfast.wiring import Address, make_store
 
 tasks = Holdfast(":memory:")
@@ -49,23 +49,23 @@ class Names:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[FastAPI]:
+async def server() -> AsyncIterator[Application]:
     """A running application; every job is verified afterwards."""
     app = make_server(
         make_store(Address(engine="sqlite", place=":memory:")),
         Names(),
         tasks=tasks.tasks,
-        limits=Limits(body_bytes=200_000, body_seconds=0.3),
+        limits=ServerLimits(body_bytes=200_000, body_seconds=0.3),
     )
-    async with app.router.lifespan_context(app):
+    async with app.lifespan_context(app):
         yield app
-        problems: list[Problem] = []
-        await verify(app.state.house.session.store, on_problem=problems.append)
+        problems: list[LedgerProblem] = []
+        await verify(app.state.session.store, on_problem=problems.append)
         assert problems == []
 
 
 @pytest.fixture
-async def call(server: FastAPI) -> AsyncIterator[Callable[[str | None], httpx.AsyncClient]]:
+async def call(server: Application) -> AsyncIterator[Callable[[str | None], httpx.AsyncClient]]:
     """Make a client of a role and tenant: `call("viewer@mine")`."""
     made: list[httpx.AsyncClient] = []
 

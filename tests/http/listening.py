@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlencode
 
-from fastapi import FastAPI
 from msgspec import Struct
+
+from holdfast.http.router import Application
 
 LIMIT_SECONDS = 20.0
 Message = MutableMapping[str, Any]
@@ -93,7 +94,7 @@ class Listener:
         while (await self.block()).id is None:
             pass
 
-    async def serve(self, app: FastAPI, scope: Message) -> None:
+    async def serve(self, app: Application, scope: Message) -> None:
         """Be served until the server has nothing more to say."""
         await app(scope, self.receive, self.send)
         self._served.set()
@@ -119,7 +120,7 @@ def _read(text: str) -> Block:
 
 @asynccontextmanager
 async def listening(
-    app: FastAPI,
+    app: Application,
     path: str,
     *,
     who: str | None = None,

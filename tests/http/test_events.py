@@ -8,21 +8,20 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from holdfast.errors import Unauthorized
 from holdfast.http import feed as feeding
-from holdfast.http.live import Live
-from holdfast.http.streams import Pace
+from holdfast.http.router import Application
+from holdfast.http.sse import EventStreams, Pace
 from tests.http.listening import Listener, listening
 from tests.http.test_jobs import submitted
 
 Call = Callable[[str | None], httpx.AsyncClient]
 
 
-def live(server: FastAPI) -> Live:
+def live(server: Application) -> EventStreams:
     """What listens to the server."""
-    found: Live = server.state.house.live
+    found: EventStreams = server.state.streams
     return found
 
 
@@ -49,7 +48,7 @@ async def test_a_jobs_events_are_read_page_by_page(http: httpx.AsyncClient) -> N
 
 
 async def test_a_jobs_stream_tells_all_of_it_and_ends_with_it(
-    server: FastAPI, http: httpx.AsyncClient
+    server: Application, http: httpx.AsyncClient
 ) -> None:
     job = (await submitted(http))["id"]
     path = f"/v1/jobs/{job}/events"
@@ -76,7 +75,7 @@ async def test_a_jobs_stream_tells_all_of_it_and_ends_with_it(
 
 
 async def test_a_jobs_stream_goes_on_behind_any_event(
-    server: FastAPI, http: httpx.AsyncClient
+    server: Application, http: httpx.AsyncClient
 ) -> None:
     job = (await submitted(http))["id"]
     await signalled(http, job, "a", "b", "c")
@@ -98,7 +97,15 @@ async def test_a_last_event_id_that_no_event_of_the_job_had_is_refused(
     assert (reply.status_code, reply.json()["code"]) == (422, "bad_data")
 
 
-async def test_silence_is_filled(server: FastAPI, http: httpx.AsyncClient) -> None:
+async def test_a_last_event_id_that_is_too_long_is_named(http: httpx.AsyncClient) -> None:
+    job = (await submitted(http))["id"]
+    for path in (f"/v1/jobs/{job}/events", "/v1/events"):
+        reply = await http.get(path, headers={"last-event-id": "1" * 401})
+        assert (reply.status_code, reply.json()["code"]) == (422, "validation_failed")
+        assert reply.json()["field"] == "last-event-id"
+
+
+async def test_silence_is_filled(server: Application, http: httpx.AsyncClient) -> None:
     live(server).pace = Pace(keep_alive_seconds=0.01)
     job = (await submitted(http))["id"]
     async with listening(server, f"/v1/jobs/{job}/events") as listener:
@@ -111,7 +118,7 @@ async def test_silence_is_filled(server: FastAPI, http: httpx.AsyncClient) -> No
 
 
 async def test_the_feed_tells_what_comes_from_now_on(
-    server: FastAPI, http: httpx.AsyncClient
+    server: Application, http: httpx.AsyncClient
 ) -> None:
     await submitted(http)
     async with listening(server, "/v1/events") as listener:
@@ -127,7 +134,9 @@ async def test_the_feed_tells_what_comes_from_now_on(
     assert "secret" not in str(created)
 
 
-async def test_the_feed_tells_a_tenant_of_its_own_jobs_alone(server: FastAPI, call: Call) -> None:
+async def test_the_feed_tells_a_tenant_of_its_own_jobs_alone(
+    server: Application, call: Call
+) -> None:
     async with listening(server, "/v1/events", who="viewer@mine") as listener:
         await listener.placed()
         await submitted(call("submitter@theirs"))
@@ -146,7 +155,7 @@ async def test_pages_of_the_feed_do_not_count_what_others_did(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, by: str, look_seconds: float
 ) -> None:
     monkeypatch.setattr(feeding, "PAGE_EVENTS", 3)
-    monkeypatch.setattr(feeding, "LOOK_SECONDS", look_seconds)
+    monkeypatch.setattr(feeding, "SCAN_SECONDS", look_seconds)
     for whose in ("theirs", "theirs", "theirs", "mine", "mine", "theirs", "theirs", "mine"):
         await submitted(http, **{by: whose})
     told: list[list[str]] = []
@@ -171,7 +180,7 @@ async def test_pages_of_the_feed_do_not_count_what_others_did(
     assert told[-1] == ["mine"]
 
 
-async def test_the_feed_is_narrowed(server: FastAPI, http: httpx.AsyncClient) -> None:
+async def test_the_feed_is_narrowed(server: Application, http: httpx.AsyncClient) -> None:
     kinds = ["signal_received"]
     wish: dict[str, Any] = {"queue": "q1", "task": "other", "tenant": "t", "type": kinds}
     async with listening(server, "/v1/events", **wish) as listener:
@@ -184,11 +193,13 @@ async def test_the_feed_is_narrowed(server: FastAPI, http: httpx.AsyncClient) ->
     assert (event["internal_id"], event["type"]) == (jobs[-1]["internal_id"], "signal_received")
 
 
-async def heard(server: FastAPI, listener: Listener, count: int) -> list[str]:
+async def heard(server: Application, listener: Listener, count: int) -> list[str]:
     return [event["id"] for event in await listener.events(count)]
 
 
-async def test_the_feed_goes_on_behind_any_event(server: FastAPI, http: httpx.AsyncClient) -> None:
+async def test_the_feed_goes_on_behind_any_event(
+    server: Application, http: httpx.AsyncClient
+) -> None:
     await submitted(http)
     async with listening(server, "/v1/events", after="start") as listener:
         await listener.events(1)
@@ -204,7 +215,7 @@ async def test_the_feed_goes_on_behind_any_event(server: FastAPI, http: httpx.As
 
 
 async def test_whoever_heard_nothing_yet_misses_nothing(
-    server: FastAPI, http: httpx.AsyncClient
+    server: Application, http: httpx.AsyncClient
 ) -> None:
     async with listening(server, "/v1/events") as listener:
         connected, place = [await listener.block() for _ in range(2)]
@@ -217,7 +228,7 @@ async def test_whoever_heard_nothing_yet_misses_nothing(
 
 
 async def test_a_listener_that_comes_and_goes_under_load_has_no_gap(
-    server: FastAPI, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    server: Application, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So small that whoever is away for a moment is behind the window.
     monkeypatch.setattr(feeding, "WINDOW_EVENTS", 8)
@@ -245,7 +256,7 @@ async def test_a_listener_that_comes_and_goes_under_load_has_no_gap(
 
 
 async def test_a_listener_that_falls_behind_the_window_catches_up(
-    server: FastAPI, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    server: Application, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeding, "WINDOW_EVENTS", 4)
     async with listening(server, "/v1/events") as slow, listening(server, "/v1/events") as quick:
@@ -254,13 +265,13 @@ async def test_a_listener_that_falls_behind_the_window_catches_up(
         slow.taking.clear()
         jobs = [(await submitted(http))["internal_id"] for _ in range(30)]
         assert [one["internal_id"] for one in await quick.events(30)] == jobs
-        assert live(server).feed._begin > feeding.OLDEST
+        assert live(server).feed._start > feeding.OLDEST
         slow.taking.set()
         assert [one["internal_id"] for one in await slow.events(30)] == jobs
 
 
 async def test_a_listener_that_takes_nothing_is_dropped_and_may_come_back(
-    server: FastAPI, http: httpx.AsyncClient
+    server: Application, http: httpx.AsyncClient
 ) -> None:
     live(server).pace = Pace(stall_seconds=0.05)
     async with listening(server, "/v1/events") as listener:
@@ -277,7 +288,7 @@ async def test_a_listener_that_takes_nothing_is_dropped_and_may_come_back(
 
 
 async def test_a_stream_ends_soon_after_its_token(
-    server: FastAPI, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    server: Application, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live(server).pace = Pace(check_seconds=0.01)
     async with listening(server, "/v1/events", who="viewer@mine") as listener:
@@ -286,7 +297,7 @@ async def test_a_stream_ends_soon_after_its_token(
         async def revoked(authorization: str | None) -> Any:
             raise Unauthorized("the token was revoked")
 
-        monkeypatch.setattr(server.state.house.doorkeeper, "caller", revoked)
+        monkeypatch.setattr(server.state.authenticator, "caller", revoked)
         last = await listener.event()
         assert (last.event, last.data["code"]) == ("end", "unauthorized")
         await listener.event()
@@ -294,7 +305,7 @@ async def test_a_stream_ends_soon_after_its_token(
 
 
 async def test_a_server_that_ends_ends_its_streams(
-    server: FastAPI, http: httpx.AsyncClient
+    server: Application, http: httpx.AsyncClient
 ) -> None:
     job = (await submitted(http))["id"]
     async with (
@@ -303,7 +314,7 @@ async def test_a_server_that_ends_ends_its_streams(
     ):
         await feed.placed()
         await of_job.events(1)
-        server.state.house.ending.begin()
+        server.state.shutdown.start()
         for listener in (feed, of_job):
             last = await listener.event()
             assert (last.event, last.data["code"], last.id) == ("end", "closing", None)
@@ -313,7 +324,7 @@ async def test_a_server_that_ends_ends_its_streams(
 
 
 async def test_there_are_so_many_streams_and_no_more(
-    server: FastAPI, http: httpx.AsyncClient
+    server: Application, http: httpx.AsyncClient
 ) -> None:
     live(server).most_streams = 1
     async with listening(server, "/v1/events") as listener:
@@ -326,20 +337,20 @@ async def test_there_are_so_many_streams_and_no_more(
         await listener.placed()
 
 
-async def test_a_bookmark_tells_nothing_and_cannot_be_made_up(
-    server: FastAPI, http: httpx.AsyncClient
+async def test_a_cursor_shows_nothing_and_cannot_be_made_up(
+    server: Application, http: httpx.AsyncClient
 ) -> None:
     places = [(await http.get("/v1/events")).json()["next"] for _ in range(2)]
     assert places[0] != places[1]
     assert len(places[0]) == len(places[1])
-    epoch = await live(server).bookmarks.epoch()
-    assert epoch.open(places[0]) == epoch.open(places[1])
+    cursors = await live(server).cursors.current()
+    assert cursors.decrypt(places[0]) == cursors.decrypt(places[1])
     for bad in ("x", "0", places[0][:-4] + "AAAA", "é" * 3, "A" * 401):
         refused = await http.get("/v1/events", params={"after": bad})
         assert refused.status_code == 422, bad
-    from_elsewhere = epoch.seal("9" * 18 + "0")
+    from_elsewhere = cursors.encrypt("9" * 18 + "0")
     assert (await http.get("/v1/events", params={"after": from_elsewhere})).status_code == 422
-    await server.state.house.session.store.bump_epoch()
+    await server.state.session.store.bump_epoch()
     restored = await http.get("/v1/events", params={"after": places[0]})
     assert restored.status_code == 422
     assert "restored" in restored.json()["detail"]
@@ -355,19 +366,19 @@ async def test_the_feed_is_read_page_by_page(http: httpx.AsyncClient) -> None:
 
 
 @pytest.fixture
-async def away(server: FastAPI, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+async def away(server: Application, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """A database that does not answer when it is asked for the tail."""
 
     async def fails(*_: Any, **__: Any) -> Any:
         raise ConnectionError("secret")
 
-    monkeypatch.setattr(server.state.house.session.store, "tail", fails)
+    monkeypatch.setattr(server.state.session.store, "tail", fails)
     yield
     monkeypatch.undo()
 
 
 @pytest.mark.usefixtures("away")
-async def test_a_feed_without_a_database_says_why_it_waits(server: FastAPI, call: Call) -> None:
+async def test_a_feed_without_a_database_says_why_it_waits(server: Application, call: Call) -> None:
     live(server).pace = Pace(keep_alive_seconds=0.01)
     said = {}
     for who in (None, "viewer@mine"):
@@ -402,9 +413,9 @@ class Late:
 
 
 async def test_a_page_is_not_behind_what_came_while_it_was_read(
-    server: FastAPI, http: httpx.AsyncClient
+    server: Application, http: httpx.AsyncClient
 ) -> None:
-    store = Late(server.state.house.session.store)
+    store = Late(server.state.session.store)
     feed = feeding.Feed(store)  # type: ignore[arg-type]
     reading = asyncio.create_task(feed.page(await store.tail_end()))
     await store.looked.wait()
@@ -420,7 +431,7 @@ async def test_a_page_is_not_behind_what_came_while_it_was_read(
 
 
 async def test_the_feed_is_of_the_tenant_that_is_asked_for(
-    server: FastAPI, http: httpx.AsyncClient
+    server: Application, http: httpx.AsyncClient
 ) -> None:
     for tenant in ("mine", "theirs"):
         await submitted(http, tenant=tenant)

@@ -8,20 +8,20 @@ from uuid import UUID
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
-from holdfast.flow import history as history_module
-from holdfast.lifecycle.job import JobId
-from holdfast.ports import Store
+from holdfast.http.router import Application
+from holdfast.lifecycle.record import JobId
+from holdfast.ports.store import Store
+from holdfast.queries import history as history_module
 from tests.http.listening import listening
 
 LARGE = "x" * 1000
 
 
 @pytest.fixture
-def store(server: FastAPI) -> Store:
+def store(server: Application) -> Store:
     """The store behind the server."""
-    found: Store = server.state.house.session.store
+    found: Store = server.state.session.store
     return found
 
 
@@ -29,7 +29,7 @@ def store(server: FastAPI) -> Store:
 def asked(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What the store was asked for of events, with pages of 2,500 bytes."""
     monkeypatch.setattr(history_module, "PAGE_BYTES", 2500)
-    monkeypatch.setattr("holdfast.http.live.PAGE_BYTES", 2500)
+    monkeypatch.setattr("holdfast.http.sse.PAGE_BYTES", 2500)
     seen: list[dict[str, Any]] = []
     inner = store.events
 
@@ -71,7 +71,7 @@ async def test_a_large_history_comes_in_pages(
 
 
 async def test_a_stream_of_a_large_history_reads_it_in_pages(
-    server: FastAPI, asked: list[dict[str, Any]], job: str
+    server: Application, asked: list[dict[str, Any]], job: str
 ) -> None:
     async with listening(server, f"/v1/jobs/{job}/events") as listener:
         events = await listener.events(11)
@@ -92,7 +92,7 @@ async def test_a_dialect_reads_the_whole_history_in_pages(
 async def test_a_dialect_keeps_no_bodies(store: Store, job: str) -> None:
     [record] = await store.get([JobId(UUID(job))])
     assert record is not None
-    events = await history_module.events_without_bodies(store, record, 1000)
+    events = await history_module.read_events_without_bodies(store, record, 1000)
     assert [event.rev for event in events] == list(range(1, 12))
     assert {event.body for event in events} == {None}
 
@@ -100,7 +100,7 @@ async def test_a_dialect_keeps_no_bodies(store: Store, job: str) -> None:
 async def test_a_history_too_long_for_a_dialect_says_so(
     http: httpx.AsyncClient, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.http.jobs.DIALECT_EVENTS", 5)
+    monkeypatch.setattr("holdfast.operations.read_jobs.DIALECT_EVENTS", 5)
     reply = await http.get(f"/v1/jobs/{job}/history", params={"dialect": "E"})
     assert (reply.status_code, reply.json()["code"]) == (409, "history_too_long")
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.surfaces.test_serving import Running, running
+from tests.cli.test_serving import Running, running
 
 ROOM = 96 * 1024 * 1024
 """What the server may need beyond what it has at rest: a dozen times the largest body."""

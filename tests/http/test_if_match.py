@@ -6,10 +6,10 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
+from holdfast.http.router import Application
 from holdfast.lifecycle.states import State
-from holdfast.testing.acts import job_in
+from holdfast.testing.store_actions import job_in
 
 CHANGES: dict[str, tuple[State, dict[str, Any]]] = {
     "/v1/jobs/{job}/cancel": (State.QUEUED, {}),
@@ -23,10 +23,10 @@ CHANGES: dict[str, tuple[State, dict[str, Any]]] = {
 @pytest.mark.parametrize("path", CHANGES)
 @pytest.mark.req("C3")
 async def test_a_stale_revision_changes_nothing(
-    server: FastAPI, http: httpx.AsyncClient, path: str
+    server: Application, http: httpx.AsyncClient, path: str
 ) -> None:
     state, body = CHANGES[path]
-    store = server.state.house.session.store
+    store = server.state.session.store
     job = await job_in(store, state)
     url = path.replace("{job}", str(job.id))
     before = await store.size()
@@ -37,4 +37,6 @@ async def test_a_stale_revision_changes_nothing(
     done = await http.post(url, json=body, headers={"if-match": f'"{job.rev}"'})
     assert done.status_code == 200, done.text
     assert done.headers["etag"] == f'"{done.json()["rev"]}"'
-    assert (await store.get([job.id]))[0].rev == job.rev + 1
+    [now] = await store.get([job.id])
+    assert now is not None
+    assert now.rev == job.rev + 1

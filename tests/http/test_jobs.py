@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -149,6 +150,19 @@ async def test_jobs_are_listed_with_filters_and_a_cursor(http: httpx.AsyncClient
         )
 
 
+@pytest.mark.parametrize("form", ["%Y-%m-%dT%H:%MZ", "%Y-%m-%d %H:%M:%S+00:00", "%s"])
+async def test_a_date_of_a_filter_may_be_written_in_several_ways(
+    http: httpx.AsyncClient, form: str
+) -> None:
+    job = await submitted(http)
+    start = datetime(2020, 1, 1, 12, 30, tzinfo=UTC)
+    since = str(int(start.timestamp())) if form == "%s" else start.strftime(form)
+    found = (await http.get("/v1/jobs", params={"created_from": since})).json()
+    assert [one["id"] for one in found["jobs"]] == [job["id"]]
+    none = (await http.get("/v1/jobs", params={"created_until": since})).json()
+    assert none["jobs"] == []
+
+
 async def test_a_result_is_waited_for(http: httpx.AsyncClient) -> None:
     job = await submitted(http)
     url = f"/v1/jobs/{job['id']}"
@@ -200,3 +214,12 @@ async def test_a_job_without_a_letter_has_none(http: httpx.AsyncClient) -> None:
         await http.post(f"/v1/dead-letters/{job['id']}/discard", json={}),
     ):
         assert reply.status_code == 409, reply.text
+
+
+async def test_a_delay_that_is_not_a_span_is_refused_with_its_field(
+    http: httpx.AsyncClient,
+) -> None:
+    job = await submitted(http, delay="1h")
+    reply = await http.post(f"/v1/jobs/{job['id']}/reschedule", json={"delay": "soon"})
+    assert reply.status_code == 422, reply.text
+    assert reply.json()["field"] == "$.delay"

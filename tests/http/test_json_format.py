@@ -8,20 +8,19 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from msgspec import Struct
 
-from holdfast.identity import mint_id
-from holdfast.json_format import has_own_format, json_of, read_json_as
-from holdfast.lifecycle.job import JobId
-from holdfast.lifecycle.policy import Policy
+from holdfast.durations import span_micros, span_text
+from holdfast.http.router import Application
+from holdfast.ids import mint_id
+from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.record import JobId
 from holdfast.lifecycle.states import State
-from holdfast.operations import Depth
-from holdfast.ports import Store
-from holdfast.spans import span_micros, span_text
-from holdfast.testing.acts import job_in
+from holdfast.operations.json_format import has_own_format, json_of, read_json_as
+from holdfast.operations.views import Depth, PolicyView
+from holdfast.ports.store import Store
 from holdfast.testing.factories import announcement
-from holdfast.views import PolicyView
+from holdfast.testing.store_actions import job_in
 
 MICROSECONDS = 10**14
 """No number of ours is as large as a time in microseconds."""
@@ -40,9 +39,9 @@ def values(found: Any, path: str = "$") -> Iterator[tuple[str, str, Any]]:
 
 
 @pytest.fixture
-async def job(server: FastAPI, http: httpx.AsyncClient) -> str:
+async def job(server: Application, http: httpx.AsyncClient) -> str:
     """A job in the dead letters under a name of its own, beside all else that has times."""
-    store: Store = server.state.house.session.store
+    store: Store = server.state.session.store
     await job_in(store, State.DEAD_LETTERED, job_id="order-7")
     await job_in(store, State.RUNNING, job_id="order-8")
     await store.announce(announcement())

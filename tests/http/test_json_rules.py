@@ -8,18 +8,18 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
+from holdfast.http.router import Application
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.states import State
-from holdfast.ports import Store
-from holdfast.testing.acts import do, job_in
+from holdfast.ports.store import Store
 from holdfast.testing.factories import owner_of
-from holdfast.webhooks import message_of
+from holdfast.testing.store_actions import do, job_in
+from holdfast.webhooks.registry import write_message
 from tests.support.json_rules import COUNTS, TIMES, UNITS, broken_rules
 
-OWN_IDS = {"FeedEvent", "ReadEvent", "TokenView", "WebhookView", "WantedWebhook"}
+OWN_IDS = {"FeedEvent", "ReadEvent", "TokenView", "UploadView", "WebhookView", "WantedWebhook"}
 """Schemas of things that are not jobs and have an id of their own."""
 SPANS = {
     *("backoff", "backoff_first", "backoff_max", "deadline", "delay", "expires", "first"),
@@ -73,9 +73,9 @@ async def test_every_time_of_the_schemas_is_a_date_and_every_number_a_count_or_h
 
 
 async def test_corrected_terms_have_units_in_histories_and_in_the_feed(
-    server: FastAPI, http: httpx.AsyncClient
+    server: Application, http: httpx.AsyncClient
 ) -> None:
-    store: Store = server.state.house.session.store
+    store: Store = server.state.session.store
     job = await job_in(store, State.CLAIMED, job_id="order-7", policy=Policy(max_attempts=3))
     terms = Policy(max_attempts=2, lease=90_000_000, timeout=1_500_000)
     job = await do(store, job, c.CorrectTerms(actor=owner_of(job), policy=terms))
@@ -86,16 +86,16 @@ async def test_corrected_terms_have_units_in_histories_and_in_the_feed(
 
 
 async def test_problems_logs_and_webhooks_name_a_job_as_everything_else_does(
-    server: FastAPI, http: httpx.AsyncClient
+    server: Application, http: httpx.AsyncClient
 ) -> None:
-    store: Store = server.state.house.session.store
+    store: Store = server.state.session.store
     job = await job_in(store, State.FAILED, job_id="order-7")
     problem = (await http.get("/v1/jobs/nobody")).json()
     assert problem["job_id"] == "nobody"
     log = (await http.get(f"/v1/jobs/{job.id}/logs")).json()
     assert (log["job_id"], log["internal_id"]) == ("order-7", str(job.id))
     [*_, event] = await store.events(job.id)
-    told = json.loads(message_of(job, event))
+    told = json.loads(write_message(job, event))
     assert (told["data"]["id"], told["data"]["internal_id"]) == ("order-7", str(job.id))
     for answer in (problem, log, told):
         assert broken_rules(answer) == []

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
-from holdfast.http import jobs as routes
-from holdfast.lifecycle.job import JobId
-from holdfast.ports import Query as JobQuery
+from holdfast.http.router import Application
+from holdfast.lifecycle.record import JobId
+from holdfast.operations import list_jobs
+from holdfast.ports.models import Query as JobQuery
 from tests.http.test_jobs import submitted
 
 LOOK = 3
@@ -22,7 +22,7 @@ TENANTS = ("default", "mine")
 
 @pytest.fixture(autouse=True)
 def _small_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "LIST_LOOK", LOOK)
+    monkeypatch.setattr(list_jobs, "SCAN_LIMIT", LOOK)
 
 
 async def listed(http: httpx.AsyncClient, **filters: Any) -> tuple[list[str], str | None]:
@@ -62,18 +62,18 @@ async def test_all_of_a_queue_are_found_however_old(http: httpx.AsyncClient) -> 
 
 async def test_a_list_of_the_default_tenant_is_bounded_beside_others(
     call: Callable[[str | None], httpx.AsyncClient],
-    server: FastAPI,
+    server: Application,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.local.AMONG_OTHERS", 2)
+    monkeypatch.setattr("holdfast.operations.list_jobs.AMONG_OTHERS", 2)
     # Each made in a millisecond of its own.
     ids = (JobId(UUID(int=n << 80 | 7 << 76 | 2 << 62)) for n in count(1_700_000_000_000))
-    monkeypatch.setattr("holdfast.local.mint_id", lambda: next(ids))
+    monkeypatch.setattr("holdfast.flow.submit.mint_id", lambda: next(ids))
     everybody, theirs, mine = call(None), list[str](), list[str]()
     for tenant in ("default", *["theirs"] * (5 * LOOK), "default"):
         job = await submitted(everybody, tenant=tenant, task="rare")
         (mine if tenant == "default" else theirs).append(job["internal_id"])
-    store = server.state.house.session.store
+    store = server.state.session.store
     looks: list[int | None] = []
     find = store.find
 

@@ -6,20 +6,22 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
-from holdfast.client.operations import RemoteOperations
-from holdfast.client.requests import Requests, make_headers, make_http
+from holdfast.client.remote import RemoteOperations
+from holdfast.client.transport import Transport, make_headers, make_http
 from holdfast.errors import NoSuchJob
-from holdfast.lifecycle.job import JobId
-from holdfast.local import LocalOperations
-from holdfast.ports import LogEntry
-from holdfast.testing.acts import submit_one
+from holdfast.http.router import Application
+from holdfast.lifecycle.record import JobId
+from holdfast.operations.local import LocalOperations
+from holdfast.operations.requests import GetLogs
+from holdfast.operations.views import LogView
+from holdfast.ports.models import LogEntry
+from holdfast.testing.store_actions import submit_one
 
 
-async def logged(server: FastAPI, *messages: str, tenant: str = "mine") -> JobId:
+async def logged(server: Application, *messages: str, tenant: str = "mine") -> JobId:
     """Make a job whose handler said something."""
-    store = server.state.house.session.store
+    store = server.state.session.store
     job = await submit_one(store, tenant=tenant)
     await store.keep_logs(
         [
@@ -30,7 +32,7 @@ async def logged(server: FastAPI, *messages: str, tenant: str = "mine") -> JobId
     return job.id
 
 
-async def test_a_log_is_read_line_by_line(server: FastAPI, http: httpx.AsyncClient) -> None:
+async def test_a_log_is_read_line_by_line(server: Application, http: httpx.AsyncClient) -> None:
     job = await logged(server, "one", "two", "three\x1b[2J")
     first = (await http.get(f"/v1/jobs/{job}/logs", params={"limit": 2})).json()["lines"]
     position = first[-1].pop("position")
@@ -46,7 +48,7 @@ async def test_a_log_is_read_line_by_line(server: FastAPI, http: httpx.AsyncClie
 
 
 async def test_another_tenants_log_is_not_there(
-    server: FastAPI, call: Callable[[str | None], httpx.AsyncClient]
+    server: Application, call: Callable[[str | None], httpx.AsyncClient]
 ) -> None:
     job = await logged(server, "secret", tenant="theirs")
 
@@ -55,25 +57,26 @@ async def test_another_tenants_log_is_not_there(
     assert (await call("worker@theirs").get(f"/v1/jobs/{job}/logs")).status_code == 403
 
 
-async def test_no_name_leads_to_another_tenants_log(server: FastAPI) -> None:
+async def test_no_name_leads_to_another_tenants_log(server: Application) -> None:
     job = await logged(server, "secret", tenant="theirs")
-    mine = LocalOperations(server.state.house.session, name="ann", tenant="mine")
+    mine = LocalOperations(server.state.session, name="ann", tenant="mine")
     for name in (job, str(job)):
         with pytest.raises(NoSuchJob):
-            await mine.logs(name)
+            await mine.do(GetLogs(job=name))
 
 
-async def test_a_client_reads_the_same_lines_as_who_has_the_store(server: FastAPI) -> None:
+async def test_a_client_reads_the_same_lines_as_who_has_the_store(server: Application) -> None:
     job = await logged(server, "one", "two")
     headers = make_headers("viewer@mine", None)
     there = make_http("http://test", headers, httpx.ASGITransport(server))
     async with there:
-        remote = RemoteOperations(Requests(there, patience_seconds=5.0))
-        lines = await remote.logs(str(job))
-        rest = await remote.logs(str(job), after=lines[0].position, limit=1)
+        remote = RemoteOperations(Transport(there, patience_seconds=5.0))
+        lines = (await remote.do(GetLogs(job=str(job)))).lines
+        request = GetLogs(job=str(job), after=lines[0].position, limit=1)
+        rest = (await remote.do(request)).lines
         with pytest.raises(NoSuchJob):
-            await remote.logs("nobody")
+            await remote.do(GetLogs(job="nobody"))
 
-    local = await server.state.house.session.store.logs(job)
+    local = [LogView.of(line) for line in await server.state.session.store.logs(job)]
     assert lines == local
     assert rest == local[1:]

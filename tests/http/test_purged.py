@@ -7,16 +7,16 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from holdfast.flow.purge import PurgeTerms, purge_all
+from holdfast.http.router import Application
 from holdfast.testing.factories import JANITOR
 
 Call = Callable[[str | None], httpx.AsyncClient]
 
 
 @pytest.fixture
-async def purged(server: FastAPI, call: Call) -> dict[str, Any]:
+async def purged(server: Application, call: Call) -> dict[str, Any]:
     """A job of tenant `mine` that was purged, as its submitter saw it last."""
     mine = call("operator@mine")
     receipt = (await mine.post("/v1/jobs", json={"task": "other", "job_id": "order-7"})).json()
@@ -24,7 +24,7 @@ async def purged(server: FastAPI, call: Call) -> dict[str, Any]:
     assert ended.json()["state"] == "cancelled"
     # SQLite keeps the job of the newest event, so there is a newer one.
     await mine.post("/v1/jobs", json={"task": "newest"})
-    store = server.state.house.session.store
+    store = server.state.session.store
     report = None
     while report is None or report.kept:
         report = await purge_all(store, JANITOR, PurgeTerms(succeeded=None, unsuccessful=0))

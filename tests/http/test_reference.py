@@ -55,6 +55,12 @@ async def test_the_page_has_every_route_and_schema(http: httpx.AsyncClient) -> N
     assert inner <= page.anchors
 
 
+async def test_the_document_has_a_head(http: httpx.AsyncClient) -> None:
+    reply = await http.head("/openapi.json")
+    assert (reply.status_code, reply.headers["content-type"]) == (200, "application/json")
+    assert (await http.post("/openapi.json")).headers["allow"] == "GET, HEAD"
+
+
 async def test_the_page_loads_nothing_but_its_own_stylesheet(http: httpx.AsyncClient) -> None:
     reply = await http.get("/docs")
     page = Page(reply.text)
@@ -80,5 +86,5 @@ async def test_the_page_is_made_once(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = await http.get("/docs")
-    monkeypatch.setattr("holdfast.http.reference._page", pytest.fail)
+    monkeypatch.setattr("holdfast.http.reference.openapi", pytest.fail)
     assert (await http.get("/docs")).text == first.text

@@ -16,10 +16,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from holdfast.http.server import make_server
+from holdfast.http.app import make_server
+from holdfast.http.endpoints import openapi
 from holdfast.wiring import Address, make_store
+from tests.cli.test_serving import Running, running
 from tests.http.conftest import Names
-from tests.surfaces.test_serving import Running, running
 
 EXAMPLES = 15
 """Made-up requests for each route, beside those at the bounds of each field."""
@@ -32,7 +33,7 @@ CHECKS = [
 ]
 
 app = make_server(make_store(Address(engine="sqlite", place=":memory:")), Names())
-schema = schemathesis.openapi.from_dict(app.openapi())
+schema = schemathesis.openapi.from_dict(openapi())
 
 
 class Served:

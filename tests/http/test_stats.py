@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import httpx
-from fastapi import FastAPI
 
+from holdfast.http.router import Application
 from holdfast.testing.factories import announcement
 from tests.http.test_jobs import submitted
 
@@ -14,9 +14,9 @@ Call = Callable[[str | None], httpx.AsyncClient]
 
 
 async def test_stats_count_jobs_queues_and_workers(
-    server: FastAPI, http: httpx.AsyncClient
+    server: Application, http: httpx.AsyncClient
 ) -> None:
-    store = server.state.house.session.store
+    store = server.state.session.store
     for name in ("live", "ended"):
         await store.announce(announcement(name=name, queues=("a",), concurrency=7))
     await store.retire("ended")
@@ -30,9 +30,9 @@ async def test_stats_count_jobs_queues_and_workers(
 
 
 async def test_a_tenant_counts_its_own_jobs_and_the_workers_that_serve_them(
-    server: FastAPI, call: Call
+    server: Application, call: Call
 ) -> None:
-    store = server.state.house.session.store
+    store = server.state.session.store
     await store.announce(announcement(name="ours", queues=("a", "b"), tasks=("theirs",)))
     await store.announce(announcement(name="others", queues=("b",)))
     await submitted(call("submitter@mine"), queue="a")

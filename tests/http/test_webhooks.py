@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
-from holdfast.http.scopes import Caller, TokenRole
+from holdfast.auth.authorization import Caller, TokenRole
+from holdfast.http.router import Application
 
 Call = Callable[[str | None], httpx.AsyncClient]
 HOOK = {"url": "https://hooks.example/one?x=1"}
@@ -110,7 +110,7 @@ async def test_an_id_of_ones_own_tells_nobody_that_others_have_it(
 
     unsaid = await http.delete(one)
     assert (unsaid.status_code, unsaid.json()["code"]) == (422, "bad_data")
-    assert "say whose" in unsaid.json()["detail"]
+    assert "name the tenant" in unsaid.json()["detail"]
     said = await http.get(one, headers={"holdfast-tenant": "theirs"})
     assert said.json() == made[1]["about"]
     assert (await theirs.delete(one)).json()["tenant"] == "theirs"
@@ -144,7 +144,7 @@ async def test_webhooks_are_listed_in_pages(http: httpx.AsyncClient) -> None:
 async def test_a_tenant_has_no_more_than_so_many(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.webhooks.LIMIT", 2)
+    monkeypatch.setattr("holdfast.webhooks.registry.LIMIT", 2)
     for number in range(2):
         await http.post("/v1/webhooks", json=HOOK | {"id": f"n{number}"})
     third = await http.post("/v1/webhooks", json=HOOK)
@@ -167,10 +167,10 @@ class OfQueues:
 
 
 async def test_a_token_for_some_queues_has_a_say_over_these_webhooks_alone(
-    call: Call, server: FastAPI, monkeypatch: pytest.MonkeyPatch
+    call: Call, server: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = (await call("operator@mine").post("/v1/webhooks", json=HOOK)).json()["about"]
-    monkeypatch.setattr(type(server.state.house.doorkeeper), "caller", OfQueues.caller)
+    monkeypatch.setattr(type(server.state.authenticator), "caller", OfQueues.caller)
     bound = call(None)
     assert (await bound.post("/v1/webhooks", json=HOOK)).status_code == 403
     assert (await bound.post("/v1/webhooks", json=HOOK | {"queue": "other"})).status_code == 403
@@ -181,15 +181,15 @@ async def test_a_token_for_some_queues_has_a_say_over_these_webhooks_alone(
 
 
 async def test_a_page_for_some_queues_is_full_and_goes_on_after_its_own_last_one(
-    call: Call, server: FastAPI, monkeypatch: pytest.MonkeyPatch
+    call: Call, server: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everybodys = call("operator@mine")
     for number in range(6):
         queue = "mails" if number % 3 == 0 else "other"
         wanted = HOOK | {"id": f"n{number}", "queue": queue}
         assert (await everybodys.post("/v1/webhooks", json=wanted)).status_code == 201
-    monkeypatch.setattr(type(server.state.house.doorkeeper), "caller", OfQueues.caller)
-    monkeypatch.setattr("holdfast.webhooks.READ_AT_ONCE", 2)
+    monkeypatch.setattr(type(server.state.authenticator), "caller", OfQueues.caller)
+    monkeypatch.setattr("holdfast.webhooks.registry.READ_AT_ONCE", 2)
     bound = call(None)
     first = (await bound.get("/v1/webhooks", params={"limit": 1})).json()
     assert ([one["id"] for one in first["webhooks"]], first["next"]) == (["n3"], "n3")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast, JobDeadLettered, JobTimedOut, PermanentError
-from holdfast.durable.verdicts import NOT_HAPPENED, Happened
 from holdfast.lifecycle.states import State
+from holdfast.tasks.durable.verdicts import NOT_HAPPENED, Happened
 from holdfast.testing import Faults, Kit
 
 

@@ -44,7 +44,7 @@ async def test_what_differs_is_shown_the_closest_first(app: Holdfast) -> None:
         with pytest.raises(AssertionError) as told:
             await assert_submitted(app, bill, order=7, amount=12)
     assert str(told.value).splitlines()[:3] == [
-        "no job bill(order=7, amount=12) was submitted. Of 'bill' there are 2:",
+        "no job bill(order=7, amount=12) was submitted. There are 2 jobs of 'bill':",
         f"  bill(order=7, amount=13)  [{near.id}, queued]",
         "      amount: is 13, not 12",
     ]

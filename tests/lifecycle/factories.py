@@ -10,16 +10,11 @@ from typing import Any
 
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import Decision, decide
-from holdfast.lifecycle.job import (
-    Actor,
-    Change,
-    NewJob,
-    Refusal,
-    Unchanged,
-)
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.record import Actor, Change, NewJob, Refusal, Unchanged
 from holdfast.lifecycle.states import Role, State
-from holdfast.lifecycle.submit import Submission, submit
+from holdfast.lifecycle.submission import Submission
+from holdfast.lifecycle.submit import submit
 from holdfast.lifecycle.times import SECOND
 from tests.lifecycle.histories import BIRTH, GATEWAY, JOB, stamped_event, stamped_record
 

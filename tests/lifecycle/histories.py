@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import Decision, decide
-from holdfast.lifecycle.job import (
+from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.record import (
     Actor,
     Change,
     Draft,
@@ -29,10 +30,10 @@ from holdfast.lifecycle.job import (
     NewJob,
     Refusal,
 )
-from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.retry import REASONS, STAGES
-from holdfast.lifecycle.states import LIVE, TERMINAL, Cancel, Operation, Role, State
-from holdfast.lifecycle.submit import Submission, submit
+from holdfast.lifecycle.states import LIVE, TERMINAL, CancelMode, Operation, Role, State
+from holdfast.lifecycle.submission import Submission
+from holdfast.lifecycle.submit import submit
 from holdfast.lifecycle.terms import settled_policy
 from holdfast.lifecycle.times import SECOND, After, resolve
 from holdfast.lifecycle.transitions import ROLES, TABLE
@@ -228,7 +229,9 @@ def actor(pick: Pick, history: History, role: Role) -> Actor:
         case Role.WORKER:
             return Actor(role, pick(WORKERS), job.attempt)
         case Role.BUS:
-            return Actor(role, "bus:main", job.attempt)
+            # Seldom the owner's name: what a worker claimed is not the bus's to take back.
+            name = job.owner if job.owner is not None and pick(SELDOM) else "bus:main"
+            return Actor(role, name, job.attempt)
         case Role.HOST:
             return Actor(role, f"host-1/{len(history.events)}")
         case _:
@@ -371,6 +374,7 @@ _ARGUMENTS: dict[Operation, _Arguments] = {
     _O.CORRECT_TERMS: _correct_terms,
     _O.START: lambda pick, history: {"ago": pick((0, 0, 5, 2 * SECOND))},
     _O.HEARTBEAT: lambda pick, history: {"by_handler": pick(YES_NO)},
+    _O.ADOPT: lambda pick, history: {"as_of": _as_of(pick, history)},
     _O.STEP: _step,
     _O.PROGRESS: lambda pick, history: (
         {"body": b"0.5"} if history.job.rev % 2 else {"unkillable": True}
@@ -385,10 +389,11 @@ _ARGUMENTS: dict[Operation, _Arguments] = {
     _O.LOSE: lambda pick, history: {
         "error_code": "container_lost_on_recovery",
         "as_of": _as_of(pick, history),
+        "gone": pick(YES_NO),
     },
     _O.RETRY: lambda pick, history: _error(pick, history) | {"jitter": 0.5},
     _O.STALL: lambda pick, history: {"as_of": _as_of(pick, history), "jitter": 0.5},
-    _O.REQUEST_CANCEL: lambda pick, history: {"mode": pick((Cancel.SOFT, Cancel.HARD))},
+    _O.REQUEST_CANCEL: lambda pick, history: {"mode": pick((CancelMode.SOFT, CancelMode.HARD))},
     _O.CANCEL: _cancel,
     _O.TIME_OUT: _timed_out,
     _O.DEAD_LETTER: _letter,

@@ -11,8 +11,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Actor, Change
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.record import Actor, Change
 from holdfast.lifecycle.states import Role
 from holdfast.lifecycle.times import SECOND
 from tests.lifecycle.histories import History, submission

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from holdfast.lifecycle.commands import Command, Complete
 from holdfast.lifecycle.derive import apply
 from holdfast.lifecycle.invariants import broken_rules
-from holdfast.lifecycle.job import Job, LoggedEvent
-from holdfast.lifecycle.ledger import log_problems
+from holdfast.lifecycle.log_checks import log_problems
 from holdfast.lifecycle.payload import digest
+from holdfast.lifecycle.record import Job, LoggedEvent
 from holdfast.lifecycle.states import OWNED, TERMINAL, EventType, Role, State
 
 FINAL = (
@@ -72,6 +72,7 @@ def broken_promise(written: Written, memory: Memory, seen: Memory) -> str | None
     """Say which promise a write broke; `memory` is from before it, `seen` from after."""
     return (
         _fence_problem(written)
+        or _takeover_problem(written)
         or _outcome_problem(written)
         or _cancel_problem(written, memory)
         or _signal_problem(written, memory, seen)
@@ -121,6 +122,15 @@ def _fence_problem(written: Written) -> str | None:
         return f"{actor.name} wrote into attempt {before.attempt}, held by {before.owner}"
     if before.lease_expires_at is None or before.lease_expires_at <= written.now:
         return f"{actor.name} wrote after its lease had passed"
+    return None
+
+
+def _takeover_problem(written: Written) -> str | None:
+    """Only the host's lock gives a held job to another without a claim (D16)."""
+    before, after, actor = written.before, written.after, written.command.actor
+    moved = before.state in OWNED and after.state in OWNED and before.owner != after.owner
+    if moved and actor.role is not Role.HOST:
+        return f"{actor.role} {actor.name} took the job from {before.owner}"
     return None
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle import rebase as rebasing
-from holdfast.lifecycle.job import Job
+from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.states import State
 from tests.lifecycle import promises
 from tests.lifecycle.world import (
@@ -44,6 +44,7 @@ def essence(world: World, *, blind: bool = False) -> Hashable:
         seen_of(job, world.now),
         world.ticks,
         world.lost_replies,
+        (world.takeovers, world.retakes),
         _worker_sees(world, world.w1),
         _worker_sees(world, world.w2),
         _sender_sees(world, world.sweep, blind=blind),
@@ -82,7 +83,8 @@ def _worker_sees(world: World, party: Party) -> Hashable:
             sees = seen_of(known, world.now)
         else:
             sees = "lost"
-    return (party.left, party.beats, sees, known is not None and is_live(known, world.now))
+    live = known is not None and is_live(known, world.now)
+    return (party.left, party.beats, party.dead, sees, live)
 
 
 def _sender_sees(world: World, party: Party, *, blind: bool) -> Hashable:
@@ -102,6 +104,7 @@ def _contents(world: World, parcel: Parcel) -> Hashable:
     fresh = bool(parcel.changes) and parcel.changes[0].record.rev == world.job.rev
     return (
         command.operation,
+        command.actor.role,
         command.actor.attempt,
         find_request(world, command) is not None,
         as_of and as_of - world.now,

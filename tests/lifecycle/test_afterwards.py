@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Actor
+from holdfast.lifecycle.record import Actor
 from holdfast.lifecycle.states import (
     Letter,
     Retention,

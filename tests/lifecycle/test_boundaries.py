@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Actor
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.record import Actor
 from holdfast.lifecycle.states import KeyKind, Role
 from holdfast.lifecycle.submit import submit
 from holdfast.lifecycle.times import SECOND

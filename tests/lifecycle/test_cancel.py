@@ -12,7 +12,7 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.invariants import broken_rules
 from holdfast.lifecycle.states import (
     OWNED,
-    Cancel,
+    CancelMode,
     EventType,
     State,
 )
@@ -75,13 +75,13 @@ def test_a_sweep_cancels_a_job_without_an_owner_only_after_its_parent(state: Sta
 
 def test_a_hard_cancel_replaces_a_soft_one_and_never_the_reverse() -> None:
     life = asked_to_cancel(life_in(State.RUNNING))
-    life.repeat(c.RequestCancel(actor=CONTROL, mode=Cancel.SOFT))
+    life.repeat(c.RequestCancel(actor=CONTROL, mode=CancelMode.SOFT))
 
-    life.do(c.RequestCancel(actor=CONTROL, mode=Cancel.HARD))
+    life.do(c.RequestCancel(actor=CONTROL, mode=CancelMode.HARD))
 
-    life.repeat(c.RequestCancel(actor=CONTROL, mode=Cancel.HARD))
-    life.repeat(c.RequestCancel(actor=CONTROL, mode=Cancel.SOFT))
-    assert life.record.cancel_requested is Cancel.HARD
+    life.repeat(c.RequestCancel(actor=CONTROL, mode=CancelMode.HARD))
+    life.repeat(c.RequestCancel(actor=CONTROL, mode=CancelMode.SOFT))
+    assert life.record.cancel_requested is CancelMode.HARD
 
 
 STICKY_BY_OWNER: list[Any] = [
@@ -188,4 +188,4 @@ def test_an_end_that_the_owner_tells_first_wins_over_a_requested_cancel(
     life.do(wish(life))
 
     assert life.record.state is state
-    assert life.record.cancel_requested is Cancel.SOFT
+    assert life.record.cancel_requested is CancelMode.SOFT

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
-from holdfast.lifecycle.job import Change, JobId, NewJob
+from holdfast.lifecycle.execution_policy import DEFAULT_POLICY, policy_text
 from holdfast.lifecycle.linked import compensation_id, linked
-from holdfast.lifecycle.policy import DEFAULT_POLICY, policy_text
+from holdfast.lifecycle.record import Change, JobId, NewJob
 from holdfast.lifecycle.states import Link, Operation, Role, State
 from tests.lifecycle.factories import CONTROL, RECONCILER, TERMS, Life, life_in
 from tests.lifecycle.test_matrix import ALL, STATES, favourable_command, favourable_life
@@ -57,6 +57,7 @@ def test_every_way_to_end_without_success_brings_the_compensation_and_nothing_el
     assert ways == {
         ("fail", "owner"),
         ("lose", "reconciler"),
+        ("lose", "host"),
         ("cancel", "owner"),
         ("cancel", "control"),
         ("cancel", "reconciler"),

@@ -9,11 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Change
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.record import Actor, Change, Refusal
 from holdfast.lifecycle.states import (
     OWNED,
+    CancelMode,
     EventType,
+    Kind,
+    Role,
     State,
 )
 from holdfast.lifecycle.times import SECOND
@@ -29,6 +32,7 @@ from tests.lifecycle.factories import (
     asked_to_cancel,
     dead_letter,
     life_in,
+    owner,
     refused,
 )
 from tests.lifecycle.histories import BIRTH
@@ -216,6 +220,37 @@ def test_silence_times_out_where_the_policy_says_so() -> None:
     life.do(c.TimeOut(actor=RECONCILER, as_of=life.lapsed))
 
 
+@pytest.mark.req("D4")
+@pytest.mark.parametrize("kind", [Kind.COMMAND, Kind.AGENT])
+@pytest.mark.parametrize("code", [None, 1, 137, -1, 255])
+def test_what_runs_in_a_box_cannot_succeed_without_the_exit_code_0(
+    kind: Kind, code: int | None
+) -> None:
+    life = life_in(State.RUNNING, policy=ONCE, kind=kind)
+
+    assert refused(life, c.Complete(actor=life.owner, exit_code=code)) == "no_exit_code"
+    life.do(c.Complete(actor=life.owner, exit_code=0))
+
+    assert (life.record.state, life.record.exit_code) == (State.SUCCEEDED, 0)
+
+
+@pytest.mark.parametrize("kind", [Kind.FUNCTION, Kind.BUS])
+def test_what_runs_in_no_box_succeeds_without_an_exit_code(kind: Kind) -> None:
+    life = life_in(State.RUNNING, kind=kind)
+
+    life.do(c.Complete(actor=life.owner))
+
+
+@pytest.mark.req("D4")
+def test_a_success_that_is_refused_for_its_exit_code_names_the_code() -> None:
+    life = life_in(State.RUNNING, policy=ONCE, kind=Kind.COMMAND)
+
+    for code, words in ((None, "no observed exit code 0"), (3, "the exit code 3 and no observed")):
+        decision = life.ask(c.Complete(actor=life.owner, exit_code=code))
+        assert isinstance(decision, Refusal)
+        assert words in decision.message
+
+
 def test_an_owner_cannot_time_out_a_job_without_any_limit() -> None:
     life = life_in(State.RUNNING, policy=Policy())
 
@@ -234,11 +269,120 @@ def test_adoption_keeps_the_attempt_and_fences_the_old_owner() -> None:
     life.repeat(c.Adopt(actor=HOST))
 
 
+@pytest.mark.parametrize("state", OWNED_STATES)
+@pytest.mark.parametrize("role", [Role.HOST, Role.BUS])
+def test_what_one_holds_is_adopted_anew_once_its_lease_has_passed_and_not_before(
+    role: Role, state: State
+) -> None:
+    life = life_in(state, policy=replace(TERMS, timeout=None))
+    mine, lease = Actor(role, "w1"), life.record.lease_expires_at
+    assert lease is not None
+    life.repeat(c.Adopt(actor=mine))
+    life.repeat(c.Adopt(actor=mine, as_of=lease - 1))
+
+    life.do(c.Adopt(actor=mine, as_of=lease))
+
+    assert (life.record.state, life.record.owner, life.record.attempt) == (State.RUNNING, "w1", 1)
+    assert life.record.lease_expires_at == life.now + TERMS.running_lease
+    life.do(c.Complete(actor=owner(1, "w1")))
+
+
+def test_what_one_holds_is_adopted_anew_after_the_epoch_was_raised() -> None:
+    life = life_in(State.RUNNING)
+    bus = Actor(Role.BUS, "w1")
+    life.repeat(c.Adopt(actor=bus))
+
+    life.do(c.Adopt(actor=bus, epoch=2))
+
+    assert (life.record.owner, life.record.epoch) == ("w1", 2)
+
+
+def test_a_bus_does_not_adopt_what_another_holds() -> None:
+    life = life_in(State.RUNNING)
+    bus = Actor(Role.BUS, "bus:main")
+
+    assert refused(life, c.Adopt(actor=bus, as_of=life.lapsed)) == "not_owner"
+
+
+@pytest.mark.req("D14")
+@pytest.mark.parametrize("state", OWNED_STATES)
+@pytest.mark.parametrize(("gone", "kill"), [(True, "confirmed"), (False, "unconfirmed")])
+def test_a_host_loses_a_job_while_the_lease_of_its_dead_owner_lives(
+    state: State, gone: bool, kill: str
+) -> None:
+    life = life_in(state, policy=ONCE)
+    life.do(c.Lose(actor=HOST, error_code="container_lost_on_recovery", gone=gone))
+
+    job, facts = life.record, life.events[-1].facts
+    assert (job.state, job.error_code) == (State.FAILED, "container_lost_on_recovery")
+    assert (facts.kill, facts.last_owner, life.events[-1].actor) == (kill, "w1", "w2")
+    assert job.lost_owner == (None if gone else "w1")
+
+
+@pytest.mark.req("D14")
+@pytest.mark.parametrize(("gone", "kill"), [(True, "confirmed"), (False, "unconfirmed")])
+def test_a_loss_by_the_host_after_a_cancel_request_is_a_cancel(gone: bool, kill: str) -> None:
+    life = asked_to_cancel(life_in(State.RUNNING, policy=ONCE))
+    life.do(c.Lose(actor=HOST, error_code="container_lost_on_recovery", gone=gone))
+
+    assert (life.record.state, life.record.error_code) == (State.CANCELLED, "cancelled")
+    assert life.events[-1].facts.kill == kill
+
+
+def test_a_host_does_not_lose_what_waits_for_its_next_claim() -> None:
+    life = life_in(State.STALLED)
+
+    assert refused(life, c.Lose(actor=HOST, error_code="gone")) == "illegal_transition"
+
+
+def test_a_sweep_cannot_say_that_a_run_is_gone() -> None:
+    life = life_in(State.RUNNING, policy=ONCE)
+    life.do(c.Lose(actor=RECONCILER, as_of=life.lapsed, error_code="lost", gone=True))
+
+    assert life.events[-1].facts.kill == "unconfirmed"
+
+
+@pytest.mark.req("D8")
+def test_an_adopted_job_stays_asked_to_cancel_and_its_new_owner_cancels_it() -> None:
+    life = asked_to_cancel(life_in(State.RUNNING, policy=ONCE, kind=Kind.COMMAND))
+    life.do(c.Adopt(actor=HOST))
+    assert life.record.cancel_requested is CancelMode.SOFT
+
+    life.do(c.Cancel(actor=life.owner, exit_code=0))
+
+    assert (life.record.state, life.record.exit_code) == (State.CANCELLED, 0)
+    assert life.events[-1].facts.kill == "confirmed"
+
+
+@pytest.mark.req("D4", "D6", "D7")
+@pytest.mark.parametrize(
+    ("end", "state"),
+    [
+        (lambda o: c.Fail(actor=o, error_code="exit_code", exit_code=3), State.FAILED),
+        (lambda o: c.Cancel(actor=o, exit_code=143), State.CANCELLED),
+        (lambda o: c.TimeOut(actor=o, exit_code=137), State.TIMED_OUT),
+        (lambda o: c.Complete(actor=o, exit_code=0), State.SUCCEEDED),
+    ],
+)
+def test_every_end_by_an_owner_keeps_the_exit_code(
+    end: Callable[[Actor], c.Command], state: State
+) -> None:
+    life = life_in(State.RUNNING, policy=replace(ONCE, timeout=SECOND), kind=Kind.COMMAND)
+    command = end(life.owner)
+    if isinstance(command, c.Cancel):
+        asked_to_cancel(life)
+    life.do(command)
+
+    assert life.record.state is state
+    assert life.record.exit_code == life.events[-1].facts.exit_code is not None
+
+
 def test_an_owners_change_is_fenced_and_nobody_elses_is() -> None:
     running = life_in(State.RUNNING)
     assert running.do(c.Heartbeat(actor=running.owner)).fenced
     assert not running.do(c.RequestCancel(actor=CONTROL)).fenced
     assert not running.do(c.Adopt(actor=HOST)).fenced
+    assert not running.do(c.Lose(actor=HOST, error_code="gone")).fenced
 
 
 @pytest.mark.req("B25", "C9", "B18")

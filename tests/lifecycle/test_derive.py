@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import apply, born, derive, derive_status
-from holdfast.lifecycle.job import Created, Facts, LoggedEvent
-from holdfast.lifecycle.ledger import log_problems
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.log_checks import log_problems
+from holdfast.lifecycle.record import Created, Facts, LoggedEvent
 from holdfast.lifecycle.states import BEATS, EventType, Kind, Role, State
 from holdfast.lifecycle.times import SECOND
 from tests.lifecycle.factories import CONTROL, HOST, RECONCILER, SCHEDULER, Life, life_in, owner
@@ -48,7 +48,7 @@ def test_no_events_derive_nothing() -> None:
 def test_a_first_event_that_says_nothing_of_the_job_cannot_be_a_birth() -> None:
     event = replace(Life().events[0], created=None)
 
-    with pytest.raises(ValueError, match="says nothing of what was submitted"):
+    with pytest.raises(ValueError, match="does not contain what was submitted"):
         derive([event])
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.lifecycle.derive import derive_status
 from holdfast.lifecycle.dialects import DIALECTS, Dialect
-from holdfast.lifecycle.job import LoggedEvent
+from holdfast.lifecycle.record import LoggedEvent
 from holdfast.lifecycle.states import TERMINAL, EventType, Operation, State
 from holdfast.lifecycle.times import After
 from tests.lifecycle.histories import History

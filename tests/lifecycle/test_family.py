@@ -15,8 +15,8 @@ from holdfast.lifecycle.family import (
     wait_name,
 )
 from holdfast.lifecycle.states import Link, State
-from holdfast.testing.acts import change
 from holdfast.testing.factories import new_job
+from holdfast.testing.store_actions import change
 from tests.lifecycle.factories import asked_to_cancel, life_in, owner
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 import pytest
+from msgspec.structs import replace
 
+from holdfast.lifecycle import commands as c
 from holdfast.lifecycle import decide as deciding
 from holdfast.lifecycle import rebase as rebasing
 from holdfast.lifecycle import transitions
+from holdfast.lifecycle.decide import attempt
+from holdfast.lifecycle.record import Actor, Draft
 from holdfast.lifecycle.states import TERMINAL, Operation, Role, State
 from tests.lifecycle.search import Findings, essence, explore, seen_of
 from tests.lifecycle.world import GUARDS, Model, Parcel, Size, World, find_request
@@ -66,6 +70,36 @@ def test_no_interleaving_around_a_time_limit_breaks_a_promise(size: Size, tried:
     assert findings.complete
     assert findings.states > 5_000
     assert tried in findings.kinds
+
+
+HOST = EVERYBODY._replace(signals=0, takeovers=1, sweeps=1)
+BUS = EVERYBODY._replace(claims=2, cancels=0, signals=0, ticks=2, retakes=2)
+
+
+@pytest.mark.req("D14", "D16")
+def test_no_interleaving_with_a_host_that_takes_over_breaks_a_promise() -> None:
+    findings = report(explore(HOST))
+
+    assert findings.trace == ()
+    assert findings.complete
+    assert findings.kinds >= {
+        "w2 adopt (accepted)",
+        "w2 adopt (accepted), reply lost",
+        "w2 adopt (stale)",
+        "w2 lose (accepted)",
+        "w2 lose (stale)",
+        "w1 complete (stale)",
+        "w2 complete (accepted)",
+        "sweep stall (stale)",
+    }
+
+
+def test_no_interleaving_with_a_bus_that_takes_its_job_back_breaks_a_promise() -> None:
+    findings = report(explore(BUS))
+
+    assert findings.trace == ()
+    assert findings.complete
+    assert findings.kinds >= {"w1 adopt (accepted)", "w1 adopt (stale)", "w2 adopt (accepted)"}
 
 
 TINY = EVERYBODY._replace(sweeps=1, signals=0)
@@ -155,12 +189,24 @@ def no_terminal_freeze(patch: pytest.MonkeyPatch) -> frozenset[str]:
 
 
 def no_sticky_cancel(patch: pytest.MonkeyPatch) -> frozenset[str]:
-    patch.setattr(deciding, "is_turned", lambda record, command: False)
+    patch.setattr(deciding, "may_turn", lambda command: False)
     return GUARDS
 
 
 def no_memory_of_what_landed(patch: pytest.MonkeyPatch) -> frozenset[str]:
     patch.setattr(rebasing, "has_landed", lambda change, event: False)
+    return GUARDS
+
+
+def no_name_check_of_a_bus(patch: pytest.MonkeyPatch) -> frozenset[str]:
+    """Let a bus adopt whatever is held, as a host may."""
+    real = attempt.adopt
+
+    def adopt(record: Draft, row: transitions.Row, command: c.Adopt) -> deciding.Decision:
+        actor = Actor(Role.HOST, command.actor.name, command.actor.attempt)
+        return real(record, row, replace(command, actor=actor))
+
+    patch.setitem(deciding._RULES, Operation.ADOPT, adopt)
     return GUARDS
 
 
@@ -173,6 +219,7 @@ def no_memory_of_what_landed(patch: pytest.MonkeyPatch) -> frozenset[str]:
         (no_terminal_freeze, DEADLINE._replace(sweeps=1), "the outcome timed_out was changed"),
         (no_sticky_cancel, EVERYBODY, "became retrying after its cancel was requested"),
         (no_request_index, EVERYBODY, "request bob-1 made two events"),
+        (no_name_check_of_a_bus, BUS, "bus w1 took the job from w2"),
         (no_memory_of_what_landed, LEASES._replace(lost_replies=1), "made two events"),
     ],
 )

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.lifecycle.invariants import RULES, Rule, broken_rules
-from holdfast.lifecycle.job import Job, Signal
-from holdfast.lifecycle.states import Cancel, Coded, Letter, Retention, State
+from holdfast.lifecycle.record import Job, Signal
+from holdfast.lifecycle.states import CancelMode, Coded, Letter, Retention, State
 from tests.lifecycle.factories import life_in
 from tests.lifecycle.test_matrix import read, states_of
 
@@ -42,7 +42,7 @@ SOMETHING: dict[str, Any] = {
     "error_code": "boom",
     "wait_for": "go",
     "held_by": ("upload",),
-    "cancel_requested": Cancel.SOFT,
+    "cancel_requested": CancelMode.SOFT,
     "letter": Letter.OPEN,
     "result_ptr": "s3://r",
     "late_results": ("1:w1",),

@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import JobId, NewJob
+from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.linked import linked_retry
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.record import JobId, NewJob
 from holdfast.lifecycle.retry import backoff, terms_left
 from holdfast.lifecycle.states import Letter, State
 from holdfast.lifecycle.times import SECOND

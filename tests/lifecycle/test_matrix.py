@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
 from holdfast.lifecycle.invariants import broken_rules
-from holdfast.lifecycle.job import Actor, Change, Refusal, Unchanged
-from holdfast.lifecycle.ledger import log_problems
+from holdfast.lifecycle.log_checks import log_problems
+from holdfast.lifecycle.record import Actor, Change, Refusal, Unchanged
 from holdfast.lifecycle.states import (
     HOLDABLE,
     OWNED,
@@ -51,7 +51,7 @@ claim          | due            | claimed       | worker bus           | job_cla
 correct_terms  | claimed        | same          | owner                | job_terms_corrected
 start          | claimed        | running       | owner                | job_started
 heartbeat      | owned          | same          | owner                | job_lease_renewed
-adopt          | owned          | running       | host                 | job_adopted
+adopt          | owned          | running       | host bus             | job_adopted
 step           | running        | same          | owner                | step_completed
 progress       | running        | same          | owner                | job_progressed
 wait           | running        | waiting       | owner                | job_waiting
@@ -59,6 +59,7 @@ resume         | waiting        | queued        | control reconciler   | wait_co
 complete       | running        | succeeded     | owner                | job_succeeded
 fail           | running        | failed        | owner                | job_failed
 lose           | owned stalled  | failed        | reconciler           | job_failed
+lose           | owned          | failed        | host                 | job_failed
 retry          | owned          | retrying      | owner                | job_retrying
 release        | owned          | stalled       | owner                | job_released
 stall          | owned          | stalled       | reconciler           | job_stalled
@@ -176,6 +177,7 @@ _ARGUMENTS: dict[Operation, Callable[[Life], dict[str, Any]]] = {
     Operation.UNHOLD: lambda life: {"hold": "upload"},
     Operation.RESCHEDULE: lambda life: {"run_at": life.now},
     Operation.CORRECT_TERMS: lambda life: {"policy": replace(TERMS, timeout=1)},
+    Operation.ADOPT: lambda life: {"as_of": life.lapsed},
     Operation.STEP: lambda life: {"name": "charge"},
     Operation.PROGRESS: lambda life: {"body": b"0.5"},
     Operation.WAIT: lambda life: {"signal": "go"},

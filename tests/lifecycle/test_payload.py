@@ -143,6 +143,13 @@ def test_a_foreign_text_is_kept_without_its_blanks() -> None:
     assert check_body(b' { "a:b" : [ "\\":" , 1.50 ] }\n') == b'{"a:b":["\\":",1.5]}'
 
 
+def test_what_was_checked_is_not_checked_again() -> None:
+    body = encode_body({"a": 1})
+    assert check_body(body) is body
+    with pytest.raises(BadData, match="the limit is 3"):
+        check_body(body, limit=3)
+
+
 TEXT = st.characters(codec="utf-8", exclude_characters="\0")
 JSON = st.recursive(
     st.none()

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from holdfast.lifecycle.derive import apply, derive, derive_status
 from holdfast.lifecycle.invariants import broken_rules
-from holdfast.lifecycle.job import Change, Job, LoggedEvent
-from holdfast.lifecycle.ledger import log_problems
+from holdfast.lifecycle.log_checks import log_problems
+from holdfast.lifecycle.record import Change, Job, LoggedEvent
 from holdfast.lifecycle.states import BEATS, OWNED, RANK, Link, State
 from holdfast.lifecycle.transitions import legal_events
 from tests.lifecycle.histories import History, histories, live, random_histories, step

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
-from holdfast.lifecycle.job import Change, LoggedEvent, Refusal, Unchanged
 from holdfast.lifecycle.rebase import has_landed, rebase, still_mine
+from holdfast.lifecycle.record import Change, LoggedEvent, Refusal, Unchanged
 from holdfast.lifecycle.states import EventType, State
 from tests.lifecycle.factories import (
     CONTROL,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.retry import backoff, exhausted, loss_costs, release_costs, stall_delay
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import BadData
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Change, Signal
+from holdfast.lifecycle.record import Change, Signal
 from holdfast.lifecycle.signals import any_of
 from holdfast.lifecycle.states import State
 from tests.lifecycle.factories import CONTROL, Life, life_in, refused

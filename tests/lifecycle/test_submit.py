@@ -11,13 +11,15 @@ from msgspec.structs import replace
 from holdfast.errors import BadData
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import born, derive
+from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.invariants import broken_rules
-from holdfast.lifecycle.job import JobId, Key, NewJob
-from holdfast.lifecycle.ledger import log_problems
+from holdfast.lifecycle.keys import derived_keys, freed_keys
+from holdfast.lifecycle.log_checks import log_problems
 from holdfast.lifecycle.payload import BODY_LIMIT, encode_body
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.record import JobId, Key, NewJob
 from holdfast.lifecycle.states import EventType, KeyKind, Kind, Link, Priority, State
-from holdfast.lifecycle.submit import Submission, content_digest, derived_keys, freed_keys, submit
+from holdfast.lifecycle.submission import Submission, content_digest
+from holdfast.lifecycle.submit import submit
 from holdfast.lifecycle.times import NOW, SECOND, After
 from tests.lifecycle.factories import CONTROL, JANITOR, Life, new_job
 from tests.lifecycle.histories import BIRTH, GATEWAY, JOB, submission
@@ -147,6 +149,8 @@ OTHERWISE: list[dict[str, Any]] = [
     {"parent_id": OTHER},
     {"labels": {"a": "b"}},
     {"env": {"a": "b"}},
+    {"adapter_id": "a"},
+    {"files_id": "f"},
     {"job_id": "K"},
     {"workflow_id": "w"},
     {"step_index": 0},

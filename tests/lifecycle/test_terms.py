@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from holdfast.errors import BadData
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import derive
-from holdfast.lifecycle.job import Actor, NewJob
-from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy
+from holdfast.lifecycle.execution_policy import DEFAULT_POLICY, Policy
+from holdfast.lifecycle.record import Actor, NewJob
 from holdfast.lifecycle.states import EventType, Role, State
-from holdfast.lifecycle.submit import Submission, submit
+from holdfast.lifecycle.submission import Submission
+from holdfast.lifecycle.submit import submit
 from holdfast.lifecycle.terms import (
     TaskTerms,
     by_name,

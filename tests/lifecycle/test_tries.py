@@ -6,9 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.retry import UNSERVED_PAUSE
 from holdfast.lifecycle.states import (
+    Kind,
     Letter,
     State,
 )
@@ -123,8 +124,18 @@ def test_nineteen_releases_cost_nothing_and_the_twentieth_costs_a_failure() -> N
     assert life.record.run_at == life.now
 
 
-def test_giving_back_what_the_owner_cannot_run_costs_nothing_however_often() -> None:
-    life = Life(policy=Policy(max_attempts=1))
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        (Kind.FUNCTION, Policy(max_attempts=1)),
+        # How a host whose runtime is broken gives a command back.
+        (Kind.COMMAND, Policy(max_attempts=1, idempotent=False, on_silence="lose")),
+    ],
+)
+def test_giving_back_what_the_owner_cannot_run_costs_nothing_however_often(
+    kind: Kind, policy: Policy
+) -> None:
+    life = Life(kind=kind, policy=policy)
     for _ in range(25):
         life.claim()
         life.do(c.Release(actor=life.owner, unserved=True))

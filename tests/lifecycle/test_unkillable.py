@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import NO_FACTS
 from holdfast.lifecycle.rebase import has_landed, same_request
-from holdfast.lifecycle.states import Cancel, EventType, State
+from holdfast.lifecycle.record import NO_FACTS
+from holdfast.lifecycle.states import CancelMode, EventType, State
 from tests.lifecycle.factories import CONTROL, Life, asked_to_cancel, life_in, refused
 
 
@@ -29,7 +29,7 @@ def test_a_run_that_cannot_be_killed_stays_running_and_says_so() -> None:
     assert (event.type, event.facts.kill) == (EventType.PROGRESSED, "unkillable")
     assert (event.body, event.digest) == (None, None)
     assert replace(life.record, rev=before.rev, updated_at=before.updated_at) == before
-    assert life.record.cancel_requested is Cancel.SOFT
+    assert life.record.cancel_requested is CancelMode.SOFT
 
 
 def test_it_may_say_more_with_it() -> None:

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle import rebase as rebasing
 from holdfast.lifecycle.decide import decide
-from holdfast.lifecycle.job import Actor, Change, Job, LoggedEvent, Refusal, Unchanged
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.record import Actor, Change, Job, LoggedEvent, Refusal, Unchanged
 from holdfast.lifecycle.states import OWNED, Role, State
 from holdfast.lifecycle.times import SECOND, After
 from tests.lifecycle import promises
@@ -47,6 +47,10 @@ class Size(NamedTuple):
     lost_replies: int = 1
     max_attempts: int = 2
     deadline_ticks: int = 2
+    takeovers: int = 0
+    """How often the first worker may die with the host's lock, and the second gets it."""
+    retakes: int = 0
+    """How often a worker may take back what it held when its lease passed, as a bus does."""
 
 
 class Parcel(NamedTuple):
@@ -70,6 +74,8 @@ class Party(NamedTuple):
     known: Job | None = None
     """A worker's last confirmed record of the job it holds."""
     parcel: Parcel | None = None
+    dead: bool = False
+    """Its process ended: what it has under way may still arrive, and it learns of nothing."""
 
 
 class World(NamedTuple):
@@ -81,6 +87,8 @@ class World(NamedTuple):
     memory: Memory
     ticks: int
     lost_replies: int
+    takeovers: int
+    retakes: int
     w1: Party
     w2: Party
     sweep: Party
@@ -193,6 +201,8 @@ class Model:
             memory=Memory(derived=job),
             ticks=size.ticks,
             lost_replies=size.lost_replies,
+            takeovers=size.takeovers,
+            retakes=size.retakes,
             w1=Party("w1", size.claims, size.beats),
             w2=Party("w2", size.claims, size.beats),
             sweep=Party("sweep", size.sweeps),
@@ -208,6 +218,7 @@ class Model:
         # The workers are alike: without loss, the first one to claim is called w1.
         if world.job.attempt:
             yield from self._worker(world, world.w2)
+        yield from self._host(world)
         yield from self._sweeper(world, world.sweep)
         yield from self._client(world, world.ann)
         yield from self._client(world, world.bob)
@@ -230,6 +241,39 @@ class Model:
                         beats=party.beats - isinstance(command, c.Heartbeat),
                     )
                     yield from self._send(world, asking, Parcel(command, (decision,)))
+            yield from self._retake(world, party, party.known)
+
+    def _host(self, world: World) -> Iterator[Step]:
+        """The first worker dies, and the second, which gets the lock, answers for its job."""
+        job, heir = world.job, world.w2
+        if not world.takeovers or job.owner != "w1" or heir.parcel or heir.known:
+            return
+        died = world.w1._replace(left=0, beats=0, known=None, dead=True)
+        after = world._replace(takeovers=world.takeovers - 1, w1=died)
+        # Its attempt tells `_settled` that it holds what it adopted.
+        actor = Actor(Role.HOST, heir.name, job.attempt)
+        answers: tuple[c.Command, ...] = (
+            c.Adopt(actor=actor, request_id=_request(heir)),
+            c.Lose(actor=actor, request_id=_request(heir), error_code="lost", gone=True),
+        )
+        for command in answers:
+            decision = decide(job, command)
+            assert isinstance(decision, Change)
+            parcel = Parcel(command, (decision,))
+            asking = heir._replace(sent=heir.sent + 1, parcel=parcel)
+            yield f"w1 dies, w2 reads: {command.operation}", after.having(asking)
+
+    def _retake(self, world: World, party: Party, known: Job) -> Iterator[Step]:
+        """Take back under one's own name what was held when its lease passed."""
+        if not world.retakes or is_live(known, world.now):
+            return
+        actor = Actor(Role.BUS, party.name, known.attempt)
+        command = c.Adopt(actor=actor, request_id=_request(party), as_of=world.now)
+        decision = decide(known, command)
+        if isinstance(decision, Change):
+            asking = party._replace(sent=party.sent + 1)
+            spent = world._replace(retakes=world.retakes - 1)
+            yield from self._send(spent, asking, Parcel(command, (decision,)))
 
     def _claim(self, world: World, party: Party) -> Iterator[Step]:
         if not party.left:
@@ -317,7 +361,8 @@ def _settled(world: World, party: Party, command: c.Command) -> World:
     """The sender knows the record as it is now; a worker goes on while it holds the job."""
     actor, job = command.actor, world.job
     holds = (job.owner, job.attempt) == (actor.name, actor.attempt)
-    return world.having(party._replace(known=job if holds else None, parcel=None))
+    known = job if holds and not party.dead else None
+    return world.having(party._replace(known=known, parcel=None))
 
 
 def _claim_again(world: World, party: Party, claim: c.Claim) -> Step:
@@ -326,13 +371,15 @@ def _claim_again(world: World, party: Party, claim: c.Claim) -> Step:
     assert event is not None
     job = world.job
     current = (job.owner, job.attempt) == (party.name, event.attempt)
-    known = job if current else None
+    known = job if current and not party.dead else None
     return f"{party.name} claims again", world.having(party._replace(known=known, parcel=None))
 
 
 def _after_lost_race(world: World, party: Party, parcel: Parcel) -> World:
     """A lost compare-and-set: it had landed, or is decided anew, or the sender is fenced."""
     command, first = parcel.command, parcel.changes[0]
+    if party.dead:
+        return world.having(party._replace(parcel=None))
     index = first.event.rev - 1
     if rebasing.has_landed(first, world.log[index] if index < len(world.log) else None):
         return _told(world, party, command)

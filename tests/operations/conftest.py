@@ -14,15 +14,15 @@ import pytest
 from starlette.datastructures import Headers
 
 from holdfast import Holdfast
-from holdfast.client.operations import RemoteOperations
-from holdfast.client.requests import Requests, make_headers, make_http
-from holdfast.flow.verify import Problem, verify
-from holdfast.http.scopes import Caller, TokenRole
-from holdfast.http.server import make_server
-from holdfast.local import LocalOperations
-from holdfast.operations import Operations
-from holdfast.ports import Store
-from holdfast.services.session import Session
+from holdfast.auth.authorization import Caller, TokenRole
+from holdfast.client.remote import RemoteOperations
+from holdfast.client.transport import Transport, make_headers, make_http
+from holdfast.http.app import make_server
+from holdfast.maintenance.verify import LedgerProblem, verify
+from holdfast.operations.local import LocalOperations
+from holdfast.operations.request import Operations
+from holdfast.operations.session import StoreSession
+from holdfast.ports.store import Store
 from holdfast.wiring import Address, make_store
 
 app = Holdfast(":memory:")
@@ -56,20 +56,20 @@ async def acting(request: pytest.FixtureRequest, store: Store) -> AsyncIterator[
     """Who acts; every job is verified afterwards."""
     async with AsyncExitStack() as stack:
         if request.param == "at hand":
-            session = Session(store)
+            session = StoreSession(store)
             await session.open()
             stack.push_async_callback(session.close)
             yield _local(session)
         else:
             server = make_server(store, Trusting(), tasks=app.tasks)
-            await stack.enter_async_context(server.router.lifespan_context(server))
+            await stack.enter_async_context(server.lifespan_context(server))
             yield _remote(httpx.ASGITransport(server), stack)
-        problems: list[Problem] = []
+        problems: list[LedgerProblem] = []
         await verify(store, on_problem=problems.append)
         assert problems == []
 
 
-def _local(session: Session) -> Acting:
+def _local(session: StoreSession) -> Acting:
     return lambda name, tenant: LocalOperations(session, name=name, tenant=tenant, tasks=app.tasks)
 
 
@@ -78,7 +78,7 @@ def _remote(transport: httpx.ASGITransport, stack: AsyncExitStack) -> Acting:
         headers = make_headers(f"{name}@{tenant or ''}", None)
         http = make_http("http://test", headers, transport)
         stack.push_async_callback(http.aclose)
-        return RemoteOperations(Requests(http, patience_seconds=5.0))
+        return RemoteOperations(Transport(http, patience_seconds=5.0))
 
     return act
 

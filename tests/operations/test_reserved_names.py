@@ -5,38 +5,45 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import HoldfastError, ReservedName
-from holdfast.flow.letters import LetterFilter
-from holdfast.flow.redrive import Wish
 from holdfast.lifecycle.states import State
-from holdfast.operations import Operations, Wanted
-from holdfast.ports import Query, Store
-from holdfast.testing.acts import job_in
-from holdfast.webhooks import QUEUE, TASK
+from holdfast.operations.request import Operations
+from holdfast.operations.requests import (
+    ListJobs,
+    RedriveLetter,
+    RedriveLetters,
+    SubmitJobs,
+    WantedJob,
+)
+from holdfast.ports.store import Store
+from holdfast.testing.store_actions import job_in
+from holdfast.webhooks.registry import QUEUE, TASK
 
 
 @pytest.mark.parametrize(
     ("wanted", "field"),
     [
-        (Wanted(task=TASK), "task"),
-        (Wanted(task=TASK, queue=QUEUE), "task"),
-        (Wanted(task="holdfast.anything"), "task"),
-        (Wanted(task="mine", queue=QUEUE), "queue"),
-        (Wanted(task="mine", queue=QUEUE, job_id="with-a-key"), "queue"),
+        (WantedJob(task=TASK), "task"),
+        (WantedJob(task=TASK, queue=QUEUE), "task"),
+        (WantedJob(task="holdfast.anything"), "task"),
+        (WantedJob(task="mine", queue=QUEUE), "queue"),
+        (WantedJob(task="mine", queue=QUEUE, job_id="with-a-key"), "queue"),
     ],
 )
 async def test_a_job_of_holdfasts_own_cannot_be_submitted(
-    mine: Operations, wanted: Wanted, field: str
+    mine: Operations, wanted: WantedJob, field: str
 ) -> None:
-    [refused] = await mine.submit([wanted])
+    [refused] = await mine.do(SubmitJobs(jobs=[wanted]))
     assert isinstance(refused, HoldfastError)
     assert (type(refused), refused.code) == (ReservedName, "reserved_name")
     assert refused.field is not None
     assert refused.field.removeprefix("$.").removeprefix("jobs[0].") == field
-    assert (await mine.find(Query())).jobs == []
+    assert (await mine.do(ListJobs())).jobs == []
 
 
 async def test_a_similar_name_is_anybodys(mine: Operations) -> None:
-    [taken] = await mine.submit([Wanted(task="holdfastly", queue="holdfast-webhooks")])
+    [taken] = await mine.do(
+        SubmitJobs(jobs=[WantedJob(task="holdfastly", queue="holdfast-webhooks")])
+    )
     assert not isinstance(taken, HoldfastError)
 
 
@@ -45,7 +52,7 @@ async def test_a_dead_letter_is_not_redriven_into_a_reserved_queue(
 ) -> None:
     dead = await job_in(store, State.DEAD_LETTERED, tenant="mine")
     with pytest.raises(ReservedName):
-        await mine.redrive(dead.id, wish=Wish(queue=QUEUE))
+        await mine.do(RedriveLetter(job=dead.id, queue=QUEUE))
     with pytest.raises(ReservedName):
-        await mine.redrive_all(LetterFilter(), wish=Wish(queue=QUEUE))
-    assert (await mine.find(Query(queue=QUEUE))).jobs == []
+        await mine.do(RedriveLetters(to_queue=QUEUE))
+    assert (await mine.do(ListJobs(queue=QUEUE))).jobs == []

@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.context import Context, current_context
 from holdfast.errors import PermanentError, TransientError, ValidationError
 from holdfast.lifecycle.payload import Body, decode_body, encode_body
-from holdfast.runners.channel import Channel
+from holdfast.runners.process.child_channel import Channel
+from holdfast.tasks.context import Context, current_context
 from holdfast.telemetry.tracing import current_traceparent
 
 Function = Callable[..., Any]

@@ -1,6 +1,6 @@
 """An app that sets up logging when it is imported."""
 
-from holdfast.logs import configure_logging
+from holdfast.app.log_format import configure_logging
 from tests.runners.handlers import app
 
 __all__ = ["app"]

@@ -167,7 +167,7 @@ def test_a_process_whose_worker_is_already_gone_ends_at_once() -> None:
     with ours, theirs:
         channel = str(theirs.fileno())
         done = subprocess.run(
-            [sys.executable, "-m", "holdfast.runners.child", "1", channel, channel],
+            [sys.executable, "-m", "holdfast.runners.process.child_main", "1", channel, channel],
             pass_fds=[theirs.fileno()],
             check=False,
             timeout=30,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import BadAddress, HandlerDied, NoSuchTask, RemoteError
-from holdfast.runners.loading import app_reference
+from holdfast.runners.process.app_loader import app_reference
 from tests.runners.worlds import failure, world
 
 ROOT = Path(__file__).parents[2]
@@ -120,6 +120,7 @@ def test_a_script_that_starts_a_worker_when_imported_is_told_so(tmp_path: Path) 
 
 
 def test_tasks_that_were_typed_in_are_refused_before_anything_runs(tmp_path: Path) -> None:
-    code = "from holdfast.runners.loading import app_reference; app_reference('__main__:app')"
+    load = "from holdfast.runners.process.app_loader import app_reference"
+    code = f"{load}; app_reference('__main__:app')"
     done = run(tmp_path, "-c", code)
-    assert "put the tasks that run in a process of their own into a module" in done.stderr
+    assert "put tasks with isolate='process' into a module" in done.stderr

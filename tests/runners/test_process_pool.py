@@ -56,7 +56,7 @@ async def test_a_process_that_died_between_two_jobs_is_let_go_at_once() -> None:
         os.kill(await given.run("pid"), signal.SIGKILL)
         async with asyncio.timeout(30):
             (process,) = given.runner._all
-            await process.hung_up.wait()
+            await process.closed.wait()
         assert descriptors() == before
 
 

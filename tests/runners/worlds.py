@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.context import Context, JobFacts
-from holdfast.durable.messages import Refused, Reply, Request
 from holdfast.errors import HoldfastError
 from holdfast.lifecycle.payload import Body, decode_body, encode_body
-from holdfast.runners.processes import ProcessRunner, ProcessSettings
+from holdfast.runners.process.pool import ProcessPool, ProcessSettings
+from holdfast.tasks.context import Context, JobFacts
+from holdfast.tasks.durable.protocol import NotRecorded, Reply, Request
 
 APP = "tests.runners.handlers:app"
 
@@ -31,7 +31,7 @@ class RecordingLink:
 
     def ask(self, request: Request, answer: Callable[[Reply], None]) -> None:
         """Remember nothing: no handler here makes durable calls."""
-        answer(Refused("not_here", f"nobody answers {request}"))
+        answer(NotRecorded("not_here", f"nobody answers {request}"))
 
     def heartbeat(self) -> None:
         self.beats += 1
@@ -40,17 +40,10 @@ class RecordingLink:
         self.lines.append((level, line))
 
 
-class Named:
-    """A task as the worker's side of the runner sees it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
 class World:
     """A runner and the jobs it is given."""
 
-    def __init__(self, runner: ProcessRunner) -> None:
+    def __init__(self, runner: ProcessPool) -> None:
         self.runner = runner
         self.link = RecordingLink()
 
@@ -62,7 +55,7 @@ class World:
 
     async def run(self, task: str, ctx: Context | None = None, **arguments: Any) -> Any:
         body = encode_body(arguments)
-        answer = await self.runner.run(Named(task), ctx or self.context(), body)
+        answer = await self.runner.run(task, ctx or self.context(), body)
         return decode_body(answer)
 
     async def heard(self) -> Any:
@@ -81,7 +74,7 @@ async def failure(given: World, task: str, **arguments: Any) -> HoldfastError:
 
 @asynccontextmanager
 async def world(app: str = APP, *, processes: int = 1, **settings: Any) -> AsyncIterator[World]:
-    runner = ProcessRunner(app, processes=processes, settings=ProcessSettings(**settings))
+    runner = ProcessPool(app, processes=processes, settings=ProcessSettings(**settings))
     try:
         yield World(runner)
     finally:

@@ -1,1 +1,1 @@
-"""Tests of the loops."""
+"""Tests of the loops: reconciler, janitor, webhook delivery."""

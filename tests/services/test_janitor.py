@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 
 from holdfast.errors import StoreUnavailable
-from holdfast.flow.clean import Cleaned, Terms
+from holdfast.flow.clean import CleanSweep, RetentionTerms
 from holdfast.flow.purge import Purged, PurgeTerms
 from holdfast.lifecycle.states import Retention, State
-from holdfast.ports import Aged, Store
+from holdfast.ports.models import Aged
+from holdfast.ports.store import Store
 from holdfast.services import janitor as janitor_module
-from holdfast.services import rounds
+from holdfast.services import loop
 from holdfast.services.janitor import Janitor
 from holdfast.telemetry import Meters
-from holdfast.testing.acts import all_jobs, job_in, submit_one
+from holdfast.testing.store_actions import all_jobs, job_in, submit_one
 from holdfast.wiring import Address, opened
 
-AT_ONCE = Terms(succeeded=0, unsuccessful=0)
+AT_ONCE = RetentionTerms(succeeded=0, unsuccessful=0)
 LIMIT_SECONDS = 20
 
 
@@ -35,7 +36,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nobody rest."""
     for name in ("BUSY_SECONDS", "IDLE_SECONDS", "PASS_SECONDS"):
         monkeypatch.setattr(janitor_module, name, 0.001)
-    monkeypatch.setattr(rounds, "LONGEST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(loop, "LONGEST_PAUSE_SECONDS", 0.001)
 
 
 class Troubled:
@@ -57,7 +58,7 @@ class Troubled:
 async def run_until_all_clean(store: Any, meters: Meters, **wishes: Any) -> Janitor:
     """Run the loop until it has gone through all and has nothing left to do."""
 
-    def seen(report: Cleaned) -> None:
+    def seen(report: CleanSweep) -> None:
         if report.next is None:
             janitor.stop()
 

@@ -73,8 +73,12 @@ def _catalogue(found: dict[str, list[Any]]) -> Catalogue:
 
 
 def _plain(text: str) -> str:
-    """Leave out comments and layout: SQLite keeps a definition as it was typed."""
-    return " ".join(re.sub(r"--[^\n]*", "", text).split())
+    """Leave out comments and layout: SQLite keeps a definition as it was typed.
+
+    A column that was added later stands before the last bracket, with spaces of its own.
+    """
+    words = " ".join(re.sub(r"--[^\n]*", "", text).split())
+    return re.sub(r" ?([,)]) ?", r"\1 ", words)
 
 
 def postgres_names(catalogue: Catalogue, kind: str) -> set[tuple[str, str]]:

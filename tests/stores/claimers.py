@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast.identity import mint_id
+from holdfast.errors import KeyBusy
+from holdfast.ids import mint_id
 from holdfast.lifecycle.commands import Complete, Start
 from holdfast.lifecycle.decide import decide
-from holdfast.lifecycle.job import Actor, Change, Draft
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.record import Actor, Change, Draft
 from holdfast.lifecycle.states import Role
-from holdfast.lifecycle.submit import Submission, submit
+from holdfast.lifecycle.submission import Submission
+from holdfast.lifecycle.submit import submit
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import Claimed, ClaimRequest, Committed, Store, Submitted
+from holdfast.ports.models import Claimed, ClaimRequest, Committed, Submitted
+from holdfast.ports.store import Store
 
 GATEWAY = Actor(Role.GATEWAY, "api")
 CLAIM_LIMIT = 25
@@ -55,13 +58,17 @@ async def _submit_all(store: Store, keys: list[int]) -> list[list[Any]]:
     answers: list[list[Any]] = []
     for start in range(0, len(keys), SUBMIT_BATCH):
         batch = [_submission(key) for key in keys[start : start + SUBMIT_BATCH]]
-        outcomes = await store.submit([submit(one, GATEWAY) for one in batch])
-        answers += [
-            [one.dedupe_key, str(outcome.job.id), outcome.created]
-            if isinstance(outcome, Submitted)
-            else [one.dedupe_key, outcome.code, False]
-            for one, outcome in zip(batch, outcomes, strict=True)
-        ]
+        while batch:
+            outcomes = await store.submit([submit(one, GATEWAY) for one in batch])
+            asked, batch = batch, []
+            for one, outcome in zip(asked, outcomes, strict=True):
+                if isinstance(outcome, Submitted):
+                    answers.append([one.dedupe_key, str(outcome.job.id), outcome.created])
+                elif outcome.code == KeyBusy.code:
+                    # A transaction held the key for longer than a batch waits: submit it again.
+                    batch.append(one)
+                else:
+                    answers.append([one.dedupe_key, outcome.code, False])
     return answers
 
 

@@ -13,7 +13,7 @@ import apsw
 import asyncpg
 from msgspec import Struct
 
-from holdfast.lifecycle.job import JobId
+from holdfast.lifecycle.record import JobId
 from holdfast.testing.factories import job_ids
 from tests.stores.ledgers import Ledger
 from tests.stores.raw import POSTGRES

@@ -5,12 +5,25 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from holdfast.flow.rebuild import rebuild
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import JobId
+from holdfast.lifecycle.record import JobId
 from holdfast.lifecycle.states import EventType, KeyKind, Letter, Link, State
-from holdfast.ports import Capacity, EventQuery, LogEntry, Query, Store
-from holdfast.testing.acts import (
+from holdfast.maintenance.rebuild import rebuild
+from holdfast.ports.models import Capacity, EventQuery, LogEntry, Query
+from holdfast.ports.store import Store
+from holdfast.ports.uploads import Finalization, Reservation, UploadPart, UploadState
+from holdfast.testing.factories import (
+    CONTROL,
+    JANITOR,
+    announcement,
+    fresh,
+    new_job,
+    new_token,
+    new_upload,
+    new_webhook,
+    owner_of,
+)
+from holdfast.testing.store_actions import (
     all_jobs,
     chain,
     claim,
@@ -19,16 +32,6 @@ from holdfast.testing.acts import (
     job_in,
     running_job,
     submit_one,
-)
-from holdfast.testing.factories import (
-    CONTROL,
-    JANITOR,
-    announcement,
-    fresh,
-    new_job,
-    new_token,
-    new_webhook,
-    owner_of,
 )
 from tests.stores.ledgers import problems_of
 from tests.stores.samples import populate, rich
@@ -100,6 +103,9 @@ async def _read(store: Store) -> None:
     await store.step_events(jobs[0].id, [("charge", 1)])
     await store.last_progress(jobs[0].id)
     await store.owned("worker-1")
+    await store.owned_on("host", but="host:1")
+    await store.held("upload")
+    await store.pending()
     await store.clock()
     await store.size()
     await store.due()
@@ -160,8 +166,11 @@ async def _keep(store: Store) -> None:
     hook = await store.add_webhook(new_webhook())
     await store.webhooks(tenant=hook.tenant)
     await store.remove_webhook(hook.id, tenant=hook.tenant, actor="ann")
+    await _upload(store)
     await store.move_cursor("one", before=None, to="1")
     await store.move_cursor("one", before=await store.cursor("one"), to="2")
+    await store.move_note("one", before=None, to="1")
+    await store.move_note("one", before=await store.note("one"), to="2")
     await store.aged(ended_before=(await store.clock()).now, look_at=5)
     await store.continued([job.id for job in await all_jobs(store)])
     await store.erase_bodies([job.id for job in await all_jobs(store)])
@@ -171,6 +180,32 @@ async def _keep(store: Store) -> None:
     await rebuild(store)
     await store.bump_epoch()
     await store.due()
+
+
+async def _upload(store: Store) -> None:
+    upload = await store.add_upload(new_upload())
+    key: Any = {"id": upload.id, "tenant": upload.tenant}
+    spans: Any = {"silent": 1, "lifetime": 1}
+    await store.reserve_upload(Reservation(**key, writer="w", bytes=1, starts=True, **spans))
+    await store.end_write(upload.id, writer="w", lifetime=1, part=UploadPart("a", 1))
+    await store.upload_parts(upload.id)
+    await store.upload_bytes(upload.tenant)
+    await store.open_uploads(upload.tenant, limit=1)
+    found: Any = {"rev": 3, "files": 1, "digest": "d", "actor": "ann", "request_id": None}
+    await store.finalize_upload(Finalization(**key, **found, **spans))
+    [job, *_] = await all_jobs(store)
+    states = [UploadState.FINALIZED]
+    await store.use_upload(**key, job=job.id, states=states, lifetime=1)
+    await store.upload_in_use(upload.id)
+    await store.consume_uploads(actor="ann")
+    now = (await store.clock()).now
+    for one in await store.due_uploads(now=now, ended_before=now):
+        await store.end_upload(
+            one.id, rev=one.rev, to=UploadState.EXPIRED, actor="ann", due_only=True
+        )
+    await store.uploads(tenant=upload.tenant)
+    await store.clear_upload(upload.id, lifetime=1)
+    await store.drop_upload(upload.id)
 
 
 async def _purge(store: Store) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from holdfast.flow.verify import Problem, verify
-from holdfast.ports import Store
+from holdfast.maintenance.verify import LedgerProblem, verify
+from holdfast.ports.store import Store
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.migrate import migrate as migrate_sqlite
 from holdfast.stores.sqlite.store import SqliteStore
@@ -80,9 +80,9 @@ async def postgres_store(url: str, **options: Any) -> AsyncIterator[PostgresStor
         await store.close()
 
 
-async def problems_of(store: Store) -> list[Problem]:
+async def problems_of(store: Store) -> list[LedgerProblem]:
     """Verify every job, as `holdfast verify` does."""
-    found: list[Problem] = []
+    found: list[LedgerProblem] = []
     await verify(store, on_problem=found.append)
     return found
 

@@ -8,11 +8,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import JobId
+from holdfast.lifecycle.record import JobId
 from holdfast.lifecycle.states import State
-from holdfast.ports import Claimed, Committed, Store, Submitted
-from holdfast.testing.acts import all_jobs, chain, claim
+from holdfast.ports.models import Claimed, Committed, Submitted
+from holdfast.ports.store import Store
 from holdfast.testing.factories import fresh, new_job, owner_of
+from holdfast.testing.store_actions import all_jobs, chain, claim
 from tests.stores.ledgers import assert_proven
 
 _BATCH = 4

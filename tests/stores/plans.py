@@ -75,7 +75,7 @@ def recorded_postgres() -> Iterator[dict[str, Statement]]:
         return await work(_Recorder(connection, found), tries)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Connections, "_use", use)
+        patch.setattr(Connections, "_run_on_connection", use)
         yield found
 
 

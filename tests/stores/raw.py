@@ -13,7 +13,7 @@ import apsw
 import asyncpg
 from msgspec import Struct
 
-from holdfast.lifecycle.job import Job
+from holdfast.lifecycle.record import Job
 from holdfast.stores.columns import JOB_COLUMNS, write_job
 
 POSTGRES, SQLITE = "postgres", "sqlite"

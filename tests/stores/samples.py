@@ -6,13 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.invariants import KNOWN
-from holdfast.lifecycle.job import Actor, Job
-from holdfast.lifecycle.policy import Policy
-from holdfast.lifecycle.states import Cancel, Kind, Link, Priority, Role, State
+from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.record import Actor, Job
+from holdfast.lifecycle.states import KNOWN, CancelMode, Kind, Link, Priority, Role, State
 from holdfast.lifecycle.times import NOW, After
-from holdfast.ports import Store
-from holdfast.testing.acts import claim_one, do, job_in, running_job, submit_one
+from holdfast.ports.store import Store
 from holdfast.testing.factories import (
     CONTROL,
     HOUR,
@@ -23,6 +21,7 @@ from holdfast.testing.factories import (
     owner_of,
     worker,
 )
+from holdfast.testing.store_actions import claim_one, do, job_in, running_job, submit_one
 
 Sample = Callable[[Store], Awaitable[Job]]
 
@@ -57,6 +56,8 @@ def rich() -> dict[str, Any]:
         "labels": {"a": "b"},
         "env": {"c": "d"},
         "context_ptr": "s3://somewhere",
+        "adapter_id": "an-adapter",
+        "files_id": "an-upload",
         "reason": "because",
     }
 
@@ -75,7 +76,7 @@ async def _busy(store: Store) -> Job:
     job = await do(store, job, c.Step(actor=owner, name="pay", body=b'{"paid":1}'))
     job = await do(store, job, c.Step(actor=owner, name="await", consumes="two"))
     job = await do(store, job, c.Heartbeat(actor=owner, by_handler=True))
-    job = await do(store, job, c.RequestCancel(actor=CONTROL, mode=Cancel.HARD))
+    job = await do(store, job, c.RequestCancel(actor=CONTROL, mode=CancelMode.HARD))
     return await do(store, job, c.Heartbeat(actor=owner))
 
 

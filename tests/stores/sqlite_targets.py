@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 
-from holdfast.identity import mint_id, mint_request
+from holdfast.ids import mint_id, mint_request
 from holdfast.lifecycle.commands import Complete, Start
 from holdfast.lifecycle.decide import decide
-from holdfast.lifecycle.job import Actor, Change
+from holdfast.lifecycle.record import Actor, Change
 from holdfast.lifecycle.states import Role
-from holdfast.lifecycle.submit import Submission, submit
-from holdfast.ports import ClaimRequest, Committed
+from holdfast.lifecycle.submission import Submission
+from holdfast.lifecycle.submit import submit
+from holdfast.ports.models import ClaimRequest, Committed
 from holdfast.stores.sqlite.store import SqliteStore
 
 GATEWAY = Actor(Role.GATEWAY, "api")

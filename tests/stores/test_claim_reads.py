@@ -12,14 +12,15 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from holdfast.identity import mint_id
+from holdfast.ids import mint_id
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.submit import submit_alike
-from holdfast.ports import ClaimRequest, Store
-from holdfast.stores.postgres.entering import CURSOR_AFTER
+from holdfast.ports.models import ClaimRequest
+from holdfast.ports.store import Store
+from holdfast.stores.postgres.claim_start import CURSOR_AFTER
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.acts import claim, do
 from holdfast.testing.factories import fresh, new_job, owner_of
+from holdfast.testing.store_actions import claim, do
 from tests.stores.ledgers import Ledger, make_ledger
 from tests.stores.plans import connected, recorded_postgres
 from tests.stores.raw import POSTGRES, SQLITE
@@ -152,7 +153,7 @@ async def pages(ledger: Ledger, store: Any, request: ClaimRequest, *, jobs: int 
 
 async def page_hits(store: SqliteStore) -> int:
     counter = apsw.SQLITE_DBSTATUS_CACHE_HIT
-    return await store._write(lambda turn: turn.connection.status(counter)[0])
+    return await store._session.perform(lambda turn: turn.connection.status(counter)[0])
 
 
 async def vacuum(url: str) -> None:

@@ -7,16 +7,16 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.app import Holdfast
-from holdfast.lifecycle import policy as policies
-from holdfast.lifecycle.policy import Policy, policy_key
+from holdfast.app.app import Holdfast
+from holdfast.lifecycle import execution_policy as policies
+from holdfast.lifecycle.execution_policy import Policy, policy_key
 from holdfast.lifecycle.terms import TaskTerms
-from holdfast.ports import ClaimRequest
-from holdfast.services.known_terms import KNOWN_LIMIT, LIFE_SECONDS, KnownTerms
+from holdfast.operations.store_cache import KNOWN_LIMIT, TERMS_SECONDS, KnownTerms
+from holdfast.ports.models import ClaimRequest
 from holdfast.stores.columns import Dictionary
-from holdfast.stores.postgres.wake import WakeUp
-from holdfast.stores.sqlite.news import News
+from holdfast.stores.postgres.wakeup import WakeUp
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.sqlite.wakeup import News
 from holdfast.testing.factories import new_job
 
 MANY = 25_000
@@ -45,9 +45,7 @@ def test_policies_are_kept_for_a_bounded_number_and_the_newest_stay() -> None:
         seen.policies[n] = Policy(timeout=n + 1)
     seen.policies.update({MANY: Policy()})
     assert len(seen.policies) <= LIMIT
-    assert not seen.missing(MANY, 0)
-    assert not seen.missing(MANY - 1000, 0)
-    assert seen.missing(0, 0)
+    assert seen.find_unknown([(MANY, 0), (MANY - 1000, 0), (0, 0)]) == ([0], [])
 
 
 def test_sets_of_needs_are_kept_for_a_bounded_number_and_the_newest_stay() -> None:
@@ -55,14 +53,13 @@ def test_sets_of_needs_are_kept_for_a_bounded_number_and_the_newest_stay() -> No
     seen.policies[0] = Policy()
     seen.needs.update({n: frozenset({f"need-{n}"}) for n in range(MANY)})
     assert len(seen.needs) <= LIMIT
-    assert not seen.missing(0, MANY - 1)
-    assert seen.missing(0, 1)
+    assert seen.find_unknown([(0, MANY - 1), (0, 1)]) == ([], [1])
 
 
 async def test_needs_that_were_forgotten_are_read_again(sqlite: SqliteStore) -> None:
     jobs = [new_job(needs=frozenset({"gpu"})), new_job()]
     await sqlite.submit(jobs)
-    seen = sqlite._opened().seen
+    seen = sqlite._session.database.seen
     seen.needs.update({n: frozenset({"other"}) for n in range(1, MANY)})
     found = await sqlite.get([job.record.id for job in jobs])
     assert [job and job.needs for job in found] == [frozenset({"gpu"}), frozenset()]
@@ -76,7 +73,7 @@ async def test_needs_that_were_forgotten_are_read_again(sqlite: SqliteStore) -> 
 async def test_a_policy_that_was_forgotten_is_read_again(sqlite: SqliteStore) -> None:
     job = new_job(policy=Policy(timeout=5))
     await sqlite.submit([job])
-    seen = sqlite._opened().seen
+    seen = sqlite._session.database.seen
     for n in range(MANY):
         seen.policies[n] = Policy()
     [found] = await sqlite.get([job.record.id])
@@ -87,19 +84,19 @@ async def test_a_policy_that_was_forgotten_is_read_again(sqlite: SqliteStore) ->
 def test_news_of_many_queues_are_bounded_and_none_is_missed() -> None:
     news = News()
     before = news.number
-    news.came(["first"])
+    news.note_commit(["first"])
     for n in range(MANY):
-        news.came([f"queue-{n}"])
+        news.note_commit([f"queue-{n}"])
     assert len(news._queues) <= LIMIT
-    assert news.since(["first"], before)
-    assert not news.since(["first"], news.number)
+    assert news.has_come_since(["first"], before)
+    assert not news.has_come_since(["first"], news.number)
 
 
 async def test_hints_of_many_queues_are_bounded_and_none_is_missed() -> None:
     wake = WakeUp(None)
-    wake._wake({"first"})
+    wake._wake_waiters({"first"})
     for n in range(MANY):
-        wake._wake({f"queue-{n}"})
+        wake._wake_waiters({f"queue-{n}"})
     assert len(wake._hints) <= LIMIT
     assert await wake.wait(["first"], 0, since=0)
 
@@ -114,7 +111,7 @@ async def test_sets_of_queues_that_claimed_are_bounded(sqlite: SqliteStore) -> N
 def test_what_was_written_ahead_of_transactions_is_bounded() -> None:
     app = Holdfast(":memory:")
     for n in range(MANY):
-        app._names_new([new_job(id=UUID(int=n + 1), policy=Policy(timeout=n + 1))])
+        app._has_new_names([new_job(id=UUID(int=n + 1), policy=Policy(timeout=n + 1))])
     assert len(app.written_ahead) <= LIMIT
 
 
@@ -129,7 +126,7 @@ async def test_terms_of_tasks_are_kept_for_a_bounded_number_and_a_few_seconds(
     await sqlite.publish_terms([later])
     await known.learn([("default", "pay")])
     assert known.get("default", "pay") == first
-    now = LIFE_SECONDS
+    now = TERMS_SECONDS
     await known.learn([("default", "pay")])
     assert known.get("default", "pay") == later
     for n in range(12):

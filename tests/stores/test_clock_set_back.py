@@ -9,18 +9,18 @@ import asyncpg
 import pytest
 
 from holdfast.flow.recover import sweep
-from holdfast.flow.why import why
 from holdfast.lifecycle.clock import RESERVE, ClockState
-from holdfast.lifecycle.job import Actor
+from holdfast.lifecycle.record import Actor
 from holdfast.lifecycle.states import Role, State
 from holdfast.lifecycle.times import SECOND, After
-from holdfast.ports import Store
-from holdfast.services.doctor import examine_clock
-from holdfast.stores.findings import Verdict
+from holdfast.maintenance.health import examine_clock
+from holdfast.ports.store import Store
+from holdfast.queries.why.why import why
+from holdfast.stores.findings import FindingSeverity
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.sqlite import store as sqlite_store
+from holdfast.stores.sqlite import clock as sqlite_clock
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.acts import claimed_ids, running_job, stored, submit_one
+from holdfast.testing.store_actions import claimed_ids, running_job, stored, submit_one
 from tests.stores.ledgers import Ledger, assert_proven, make_ledger
 from tests.stores.raw import POSTGRES, SQLITE
 
@@ -50,7 +50,7 @@ class SqliteMachine:
         self._offset = offset
 
     async def store(self) -> Store:
-        store = SqliteStore(self._path, clock=lambda: sqlite_store.wall_clock() + self._offset)
+        store = SqliteStore(self._path, clock=lambda: sqlite_clock.wall_clock() + self._offset)
         await store.open()
         return store
 
@@ -95,7 +95,7 @@ def machine(
 @pytest.fixture
 async def store(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
     # Look at the clock each time: a test does not wait for the next look.
-    monkeypatch.setattr(sqlite_store, "TEND_SECONDS", 0.0)
+    monkeypatch.setattr(sqlite_clock, "TEND_SECONDS", 0.0)
     store = await machine.store()
     await store.due()
     yield store
@@ -216,7 +216,7 @@ async def test_a_clock_that_is_a_day_ahead_for_a_moment_takes_the_store_nowhere(
 
 
 async def test_a_step_back_is_noted_once_and_told(machine: Machine, store: Store) -> None:
-    assert (await examine_clock(store)).verdict is Verdict.OK
+    assert (await examine_clock(store)).verdict is FindingSeverity.OK
     job = await submit_one(store, queue="nobody serves it")
     await machine.set_clock(-HOUR)
     other = await machine.store()
@@ -228,7 +228,7 @@ async def test_a_step_back_is_noted_once_and_told(machine: Machine, store: Store
     assert step is not None
     assert abs(step.by - HOUR) < 60 * SECOND
     finding = await examine_clock(store)
-    assert finding.verdict is Verdict.WARNING
+    assert finding.verdict is FindingSeverity.WARNING
     assert "set back by 3,6" in finding.text or "set back by 3,5" in finding.text
     answer = await why(store, job.id)
     assert "clock_set_back" in [reason.code for reason in answer.also]

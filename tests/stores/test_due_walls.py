@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 
 from holdfast.flow.recover import sweep
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.states import EventType, State
 from holdfast.lifecycle.times import After
-from holdfast.ports import Store
-from holdfast.testing.acts import passed, running_job, stored, submit_one
+from holdfast.ports.store import Store
 from holdfast.testing.factories import HOUR, RECONCILER, SHORT_RUN
+from holdfast.testing.store_actions import passed, running_job, stored, submit_one
 from holdfast.wiring import opened, read_address
 
 OVERDUE = Policy(max_attempts=6, timeout=1)

@@ -8,12 +8,13 @@ from typing import TypeAlias
 import pytest
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Job
-from holdfast.ports import Committed, DecideLocked, Lost, Store
-from holdfast.testing.acts import change, claimed_job, commit_one, running_job, stored
+from holdfast.lifecycle.record import Job
+from holdfast.ports.models import Committed, DecideLocked, Lost
+from holdfast.ports.store import Store
 from holdfast.testing.clock import VirtualClock
+from holdfast.testing.databases import InMemory, OnPostgres, Place
 from holdfast.testing.factories import owner_of
-from holdfast.testing.places import InMemory, OnPostgres, Place
+from holdfast.testing.store_actions import change, claimed_job, commit_one, running_job, stored
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

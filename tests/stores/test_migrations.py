@@ -16,9 +16,9 @@ import pytest
 from holdfast.errors import SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.stores.postgres import migrate as postgres
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.sql_files import read_migrations
 from holdfast.stores.sqlite import migrate as sqlite
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.stores.text import blocks, migrations
 from tests.stores.catalogue import (
     Catalogue,
     postgres_catalogue,
@@ -31,7 +31,7 @@ from tests.support.waiting import wait_until
 from tools.generate import schemas
 
 PACKAGES = {"postgres": "holdfast.stores.postgres", "sqlite": "holdfast.stores.sqlite"}
-NUMBERS = [number for number, _, _ in migrations(PACKAGES["sqlite"])]
+NUMBERS = [number for number, _, _ in read_migrations(PACKAGES["sqlite"])]
 MORE = [
     (1, "ledger", "CREATE TABLE first_one (number integer)"),
     (2, "more", "CREATE TABLE second_one (number integer)"),
@@ -65,12 +65,12 @@ def described_file(path: Path) -> Catalogue:
 
 @pytest.mark.parametrize("package", PACKAGES.values(), ids=PACKAGES)
 def test_migrations_are_numbered_without_a_gap(package: str) -> None:
-    numbers = [number for number, _, _ in migrations(package)]
+    numbers = [number for number, _, _ in read_migrations(package)]
     assert numbers == list(range(1, len(numbers) + 1))
 
 
 def test_both_engines_have_the_same_migrations() -> None:
-    listed = [[(number, name) for number, name, _ in migrations(p)] for p in PACKAGES.values()]
+    listed = [[(number, name) for number, name, _ in read_migrations(p)] for p in PACKAGES.values()]
     assert listed[0] == listed[1]
 
 
@@ -81,7 +81,7 @@ async def test_the_migrations_of_postgres_sum_up_to_its_schema(
     made = postgres_cluster.create_database()
     connection = await asyncpg.connect(made)
     await connection.execute("CREATE SCHEMA holdfast")
-    await connection.execute(schemas()["src/holdfast/stores/postgres/schema.sql"])
+    await connection.execute(schemas()["docs/schema/postgres.sql"])
     await connection.close()
     expected, found = await described(made), await described(empty_url)
     postgres_cluster.drop_database(made)
@@ -94,7 +94,7 @@ async def test_the_migrations_of_postgres_sum_up_to_its_schema(
 def test_the_migrations_of_sqlite_sum_up_to_its_schema(tmp_path: Path) -> None:
     sqlite.migrate(tmp_path / "migrated.db")
     connection = apsw.Connection(str(tmp_path / "made.db"))
-    connection.execute(schemas()["src/holdfast/stores/sqlite/schema.sql"])
+    connection.execute(schemas()["docs/schema/sqlite.sql"])
     connection.close()
     assert described_file(tmp_path / "migrated.db") == described_file(tmp_path / "made.db")
 
@@ -106,7 +106,11 @@ POSTGRES_ALONE: dict[str, set[tuple[str, str]]] = {
     # Read in blocks, where SQLite has `position`.
     "indexes": {("events", "events_ranges")},
     # SQLite's one writer seals in Python.
-    "triggers": {("events", "events_seal"), ("beats", "beats_seal")},
+    "triggers": {
+        *(("events", "events_seal"), ("beats", "beats_seal")),
+        # And lists jobs under their holds in Python.
+        *(("jobs", "jobs_held"), ("jobs", "jobs_unheld")),
+    },
     "constraints": set(),
 }
 SQLITE_ALONE: dict[str, set[tuple[str, str]]] = {
@@ -135,77 +139,6 @@ async def test_both_engines_have_the_same_names_but_for_the_listed_ones(
     assert theirs - mine == POSTGRES_ALONE[kind]
     assert mine - theirs == SQLITE_ALONE[kind]
     assert len(mine & theirs) > 5
-
-
-DIFFERENT_BLOCKS = {
-    "postgres has no prepared statement for each set of filters": {
-        "narrow_none", "narrow_parent_id", "narrow_workflow_id", "narrow_correlation_id",
-        "narrow_error_code", "narrow_letter",
-    },
-    "sqlite writes find's filters as they are given": {
-        "find_tenant", "find_states", "find_queue", "find_task", "find_parent_id",
-        "find_workflow_id", "find_correlation_id", "find_error_code", "find_labels", "find_letter",
-        "find_created_from", "find_created_until", "find_before", "find_bound",
-    },
-    "postgres locks what it claims, so it merges ranges without locks first": {
-        "claim_range", "claim_whose", "claim_next", "claim_next_of_all", "claim_served",
-        "claim_due", "claim_firsts", "fitting", "lock_some",
-    },
-    "postgres leaves out of a commit what no change of the batch needs": {
-        "commit_rest", "commit_beats", "commit_marks", "commit_terms", "submit_marks",
-    },
-    "sqlite has one writer, which needs no lock to read what it is about to change": {
-        "lock_job", "lock_unlocked",
-    },
-    "sqlite has no locks to spare, so it merges ranges as they are": {
-        "claim_arm", "claim_arm_of", "claim_heads", "claimable", "next_range", "next_range_of",
-    },
-    "sqlite writes rows one statement at a time, where postgres has one for all": {
-        "event", "beat", "count", "claim_event", "claimed", "claimed_under", "commit_fenced",
-        "owned_job", "close_claims", "policy", "need", "first_event", "last_seal", "queue",
-        "paused", "forget_workers", "mark", "mark_parent",
-    },
-    "postgres writes what a batch has of heartbeats in the same statement": {"commit_beats"},
-    "postgres reads by arrays of keys": {"policies", "needs"},
-    "sqlite keeps the clock in Python, and epoch and sealing in one read": {"meta"},
-    "postgres has its clock, epoch and sealing in the server": {
-        "bump_epoch", "sealing_on", "sealing_off", "sealing_log", "set_sealing_log",
-        "read_meta",
-    },
-    "a rebuild on postgres disables the triggers": {
-        "rebuild_begin", "rebuild_end", "rebuild_forget",
-    },
-    "a rebuild on postgres copies keys, having freed them": {"rebuild_keys"},
-    "a rebuild on sqlite drops and remakes them": {
-        "guards", "drop_guard", "remove_job", "remove_keys", "restore_job", "restore_keys",
-        "clear_counts",
-    },
-    "the tail of postgres goes up to the oldest open transaction": {"tail_bounds"},
-    "positions in the tail of postgres are of a cluster": {"begin_lineage"},
-    "the tail of sqlite ends with the last event": {"tail_end"},
-    "postgres forgets queues without jobs by folding": {"forget_counts"},
-    "sqlite reads all of meta at once": {"limits"},
-    "postgres reads all names of a tenant at once": {
-        "tenant_names", "tenant_queues", "tenant_needs",
-    },
-    "summaries of postgres are deltas": {"fold_counts"},
-    "only postgres has a standby to wait for": {"await_standby"},
-    "only postgres has transactions beside each other that hold keys": {"key_holders"},
-    "postgres only estimates": {"size_exactly"},
-    "postgres keeps and drops signals in the commit, and reads them after a claim": {
-        "add_signals", "drop_signals", "commit_signals", "claimed_signals",
-    },
-    "sqlite does not remove its newest event, writes ids one by one": {"newest_event", "purge_id"},
-    "postgres keeps summaries as deltas, also of what is purged": {"purge_counts"},
-    "sqlite finds the end of a batch of keys before it frees any": {"stray_keys_bound"},
-}  # fmt: skip
-
-
-def test_both_engines_name_their_statements_alike_but_for_the_listed_ones() -> None:
-    postgres_blocks, sqlite_blocks = (set(blocks(package)) for package in PACKAGES.values())
-    listed = set().union(*DIFFERENT_BLOCKS.values())
-    assert postgres_blocks ^ sqlite_blocks == listed
-    assert len(postgres_blocks & sqlite_blocks) > 40
 
 
 async def test_migrating_twice_does_nothing_the_second_time(empty_url: str, tmp_path: Path) -> None:
@@ -252,7 +185,7 @@ async def test_many_migrators_of_one_file_apply_each_migration_once(tmp_path: Pa
 def having(module: Any, listed: list[tuple[int, str, str]]) -> Iterator[None]:
     """A version of Holdfast that has these migrations."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "migrations", lambda package: listed)
+        patch.setattr(module, "read_migrations", lambda package: listed)
         yield
 
 
@@ -299,6 +232,38 @@ async def test_a_migrator_killed_in_between_is_resumed(
         assert await postgres.migrate(empty_url) == [2, 3]
 
 
+HELD_BEFORE = """INSERT INTO jobs (id, created_at, updated_at, run_at, needs, policy, rev, state,
+    kind, priority, tenant, task, queue, held_by)
+    VALUES ({id}, 1, 1, 1, 0, 1, 1, {state}, 1, 2, 'default', 't', 'q', {held_by})"""
+
+
+async def test_jobs_that_were_held_before_holds_were_listed_are_found_by_them(
+    postgres_cluster: PostgresCluster, empty_url: str, tmp_path: Path
+) -> None:
+    path, ids = tmp_path / "ledger.db", [f"{number:032x}" for number in (1, 2, 3)]
+    rows = [(ids[0], 2, '\'["a","b"]\''), (ids[1], 1, "NULL"), (ids[2], 2, "NULL")]
+    with having(postgres, read_migrations(PACKAGES["postgres"])[:3]):
+        await postgres.migrate(empty_url)
+    with having(sqlite, read_migrations(PACKAGES["sqlite"])[:3]):
+        sqlite.migrate(path)
+    connection = apsw.Connection(str(path))
+    for id_, state, held_by in rows:
+        theirs = HELD_BEFORE.format(id=f"'{id_}'", state=state, held_by=held_by)
+        postgres_cluster.sql(theirs, database_of(empty_url))
+        connection.execute(HELD_BEFORE.format(id=f"x'{id_}'", state=state, held_by=held_by))
+    await postgres.migrate(empty_url)
+    sqlite.migrate(path)
+
+    expected = [("", ids[1]), ("a", ids[0]), ("b", ids[0])]
+    found = "SELECT hold, {id} FROM holds ORDER BY 1, 2"
+    assert connection.execute(found.format(id="lower(hex(id))")).fetchall() == expected
+    connection.close()
+    theirs = postgres_cluster.sql(
+        found.format(id="replace(id::text, '-', '')"), database_of(empty_url)
+    )
+    assert [tuple(line.split("|")) for line in theirs.splitlines()] == expected
+
+
 async def test_a_server_that_cannot_be_reached_is_said_to_be_so(
     postgres_cluster: PostgresCluster,
 ) -> None:
@@ -326,7 +291,7 @@ async def test_an_older_schema_is_refused_with_what_to_do(
     path = tmp_path / "ledger.db"
     sqlite.migrate(path)
     newest = NUMBERS[-1]
-    later = [*migrations(PACKAGES["sqlite"]), (newest + 1, "later", "SELECT 1")]
+    later = [*read_migrations(PACKAGES["sqlite"]), (newest + 1, "later", "SELECT 1")]
     said = f"at migration {newest}, not {newest + 1}; run"
     with having(postgres, later), pytest.raises(SchemaMismatch, match=said):
         await PostgresStore(postgres_url).open()

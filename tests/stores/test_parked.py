@@ -19,13 +19,14 @@ import pytest_asyncio
 
 from holdfast.flow.recover import sweep
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Job
+from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.states import EventType, State
 from holdfast.lifecycle.times import SECOND, After
-from holdfast.ports import ClaimRequest, Committed, Store, Submitted
+from holdfast.ports.models import ClaimRequest, Committed, Submitted
+from holdfast.ports.store import Store
 from holdfast.stores.sqlite import connections, database
-from holdfast.testing.acts import chain
 from holdfast.testing.factories import RECONCILER, fresh, new_job, owner_of
+from holdfast.testing.store_actions import chain
 from holdfast.wiring import opened, read_address
 from tests.stores.plans import connected, recorded_postgres, walk
 

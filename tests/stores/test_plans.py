@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import apsw
 import asyncpg
 import pytest
 from msgspec.structs import replace
 
+from holdfast.stores.sqlite.connections import SqlitePlace, connect
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.stores.everything import use_everything
 from tests.stores.ledgers import postgres_store
@@ -240,6 +240,12 @@ LOOK_UPS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         ("WHERE c.owner = $1",),
         {"claims": "claims_owner claims_pkey", "jobs": "jobs_pkey"},
     ),
+    "of what a host holds": (
+        ("c.owner ~>=~ $1",),
+        {"claims": "claims_owner", "jobs": "jobs_pkey"},
+    ),
+    "of what a hold keeps": (("h.hold = $1",), {"holds": "holds_pkey", "jobs": "jobs_pkey"}),
+    "of the holds of jobs": (("SELECT id, hold FROM holds",), {"holds": "holds_id"}),
     "of a claim": (("WHERE c.request_id = $1",), {"claims": "claims_pkey"}),
     "of the tail": (("SELECT xid,", "ORDER BY xid"), {"events": "events_ranges"}),
     "of old heartbeats": (("b.at < $1",), {"beats": "beats_at Tid Scan"}),
@@ -262,7 +268,7 @@ LOOK_UPS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "by dead letter": (("WHERE j.letter = $9",), {"jobs": "jobs_letter"}),
     "by tenant": (("j.tenant >= $1 AND j.tenant <=", "LIMIT $13"), {"jobs": "jobs_tenant"}),
     "by queue": (("j.queue >= $3 AND j.queue <=",), {"jobs": "jobs_queue"}),
-    "of how far to look": (("WHERE $1::text IS NULL", "OFFSET $3"), {"jobs": "jobs_pkey"}),
+    "of how far to look": (("WHERE CAST($1 AS text) IS NULL", "OFFSET $3"), {"jobs": "jobs_pkey"}),
     "of how far to look at a tenant": (
         ("j.tenant >= $1", "OFFSET $3"),
         {"jobs": "jobs_tenant"},
@@ -350,10 +356,14 @@ async def _sqlite_plans(path: Path) -> dict[str, list[str]]:
         await store.open()
         await use_everything(store)
         await store.close()
-    connection = apsw.Connection(str(path))
+    connection = connect(SqlitePlace.of(path))
+    connection.create_scalar_function("holdfast_now", lambda *_: 0, 0)
     made = {s.text: explain_sqlite(connection, s) for s in found.values() if plannable(s)}
     connection.close()
     return made
+
+
+MIGRATING = "INSERT INTO holds (hold, id)\nSELECT value, jobs.id FROM jobs"
 
 
 def test_no_statement_on_sqlite_reads_a_large_table_whole(
@@ -363,21 +373,16 @@ def test_no_statement_on_sqlite_reads_a_large_table_whole(
         f"{line} in: {' '.join(text.split())[:200]}"
         for text, lines in sqlite_plans.items()
         for line in lines
-        if line.startswith("SCAN") and not meant(text, line)
+        # All jobs are counted for the size of a ledger, and by a recount; a migration reads them.
+        if line.startswith("SCAN") and "count(*)" not in text and not text.startswith(MIGRATING)
     ]
     assert whole == []
-
-
-def meant(text: str, line: str) -> bool:
-    """Newest first by primary key, until a page is full; the size of a ledger."""
-    newest = "FROM jobs WHERE 1" in text and "ORDER BY id DESC LIMIT" in text
-    return (newest and line == "SCAN jobs") or "count(*)" in text
 
 
 SQLITE_LOOK_UPS = {
     "FROM events WHERE id = ?1 AND rev > ?2": "SEARCH events USING INDEX sqlite_autoindex_events_1",
     "ORDER BY rev DESC LIMIT ?3": "SEARCH events USING INDEX sqlite_autoindex_events_1 (id=?)",
-    "WHERE type = ? AND at >= ?": "SEARCH events USING INDEX events_type (type=? AND at>?",
+    "WHERE type = ?1 AND at >= ?2": "SEARCH events USING INDEX events_type (type=? AND at>?",
     "FROM events WHERE correlation_id = ?": "SEARCH events USING COVERING INDEX events_correlation",
     "FROM keys WHERE tenant = ?": "SEARCH keys USING PRIMARY KEY (tenant=? AND kind=? AND key=?)",
     "DELETE FROM keys WHERE id >= ?1": "SEARCH keys USING INDEX keys_id (id>? AND id<?)",
@@ -386,16 +391,16 @@ SQLITE_LOOK_UPS = {
     "WHERE epoch < ?": "SEARCH claims USING INDEX claims_epoch",
     "FROM claims WHERE owner = ?": "SEARCH claims USING INDEX claims_owner",
     "FROM events WHERE position > ?": "SEARCH events USING INTEGER PRIMARY KEY (rowid>?)",
-    "AND parent_id = :parent_id": "INDEX jobs_parent (parent_id=?",
+    "WHERE j.parent_id = ?": "INDEX jobs_parent (parent_id=?",
     "FROM jobs\nWHERE parent_id = ?": "SEARCH jobs USING INDEX jobs_parent (parent_id=? AND id>?)",
     "FROM jobs WHERE live_parent_id = ?": "USING INDEX jobs_live_children (live_parent_id=?",
     "DISTINCT live_parent_id": "USING INDEX jobs_live_children (live_parent_id>?)",
     "substr(wait_for, 1, 17) = 'holdfast:children'": "USING INDEX jobs_gathering (id>?)",
-    "AND workflow_id = :workflow_id": "INDEX jobs_workflow (workflow_id=?",
-    "AND error_code = :error_code": "INDEX jobs_error (error_code=?",
-    "AND letter = :letter": "INDEX jobs_letter (letter=?",
-    "AND tenant <> 'default' ORDER BY id DESC": "INDEX jobs_tenant (tenant=?",
-    "AND queue <> 'default'": "INDEX jobs_queue (queue=?",
+    "WHERE j.workflow_id = ?": "INDEX jobs_workflow (workflow_id=?",
+    "WHERE j.error_code = ?": "INDEX jobs_error (error_code=?",
+    "WHERE j.letter = ?": "INDEX jobs_letter (letter=?",
+    "WHERE j.tenant = ?": "INDEX jobs_tenant (tenant=?",
+    "WHERE j.queue = ?": "INDEX jobs_queue (queue=?",
     "INDEXED BY jobs_claim\nWHERE queue = ?": (
         "jobs_claim (queue=? AND route=? AND lane=? AND claim_order<?)"
     ),

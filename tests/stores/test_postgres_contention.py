@@ -11,14 +11,23 @@ import asyncpg
 import pytest
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Job
+from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.states import State
-from holdfast.ports import Committed, Lost, Store
-from holdfast.stores.postgres import claim_statements, connections
-from holdfast.stores.postgres.claim_statements import claim_locked
+from holdfast.ports.models import Committed, Lost
+from holdfast.ports.store import Store
+from holdfast.stores.postgres import claim as claim_module
+from holdfast.stores.postgres import connections
+from holdfast.stores.postgres.claim import claim_locked
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.testing.acts import all_jobs, change, claim, claim_one, running_job, submit_one
 from holdfast.testing.factories import CONTROL, new_job, owner_of
+from holdfast.testing.store_actions import (
+    all_jobs,
+    change,
+    claim,
+    claim_one,
+    running_job,
+    submit_one,
+)
 from tests.stores.ledgers import assert_proven, postgres_store, somebody_waits_for
 from tests.stores.load import Load
 from tests.support.postgres import PostgresCluster, database_of
@@ -215,11 +224,11 @@ async def test_behind_many_held_ranges_a_claim_locks_just_what_it_takes(
     free = [await submit_one(store, task=f"free-{number}") for number in range(3)]
     locks: list[int] = []
 
-    async def counted(connection: Any, request: Any, ids: Any) -> Any:
+    async def counted(session: Any, request: Any, ids: Any) -> Any:
         locks.append(len(ids))
-        return await claim_locked(connection, request, ids)
+        return await claim_locked(session, request, ids)
 
-    monkeypatch.setattr(claim_statements, "claim_locked", counted)
+    monkeypatch.setattr(claim_module, "claim_locked", counted)
     async with locked(postgres_url, held[0]) as raw:
         for job in held[1:]:
             await lock(raw, job)

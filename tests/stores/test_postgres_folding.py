@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncpg
 
-from holdfast.stores.postgres import store as module
+from holdfast.stores.postgres import upkeep as module
 from holdfast.stores.postgres.store import PostgresStore
 
 

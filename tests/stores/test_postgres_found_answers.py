@@ -15,22 +15,22 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import StoreUnavailable
-from holdfast.flow import intervene
+from holdfast.flow import cancel, hold, signal
 from holdfast.flow.redrive import discard, redrive
-from holdfast.http.words import SayComplete, SayStart
-from holdfast.lifecycle.job import Job
+from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import After
-from holdfast.ports import Store
-from holdfast.services.hearing import Report, hear
+from holdfast.ports.store import Store
 from holdfast.stores.postgres.migrate import migrate
-from holdfast.testing.acts import claimed_job, job_in, running_job, stored, submit_one
 from holdfast.testing.factories import (
     CONTROL,
     fresh,
     new_token,
     new_webhook,
 )
+from holdfast.testing.store_actions import claimed_job, job_in, running_job, stored, submit_one
+from holdfast.worker_protocol.apply_reports import apply_reports
+from holdfast.worker_protocol.reports import CompleteReport, StartReport
 from tests.stores.ledgers import assert_proven, postgres_store
 from tests.stores.standby import ONE_TRY, TWO_TRIES, interrupt_wait, standby_away
 from tests.support.postgres import PostgresCluster
@@ -56,44 +56,42 @@ async def url(primary: PostgresCluster) -> AsyncIterator[str]:
 
 async def _cancel(store: Store) -> Act:
     job = await submit_one(store)
-    return lambda store: intervene.cancel(store, job.id, CONTROL)
+    return lambda store: cancel.cancel(store, job.id, CONTROL)
 
 
 async def _hard_cancel(store: Store) -> Act:
     job = await submit_one(store)
-    return lambda store: intervene.cancel(store, job.id, CONTROL, hard=True)
+    return lambda store: cancel.cancel(store, job.id, CONTROL, hard=True)
 
 
 async def _cancel_by_request(store: Store) -> Act:
     job, request_id = await running_job(store), fresh("request")
-    return lambda store: intervene.cancel(store, job.id, CONTROL, request_id=request_id)
+    return lambda store: cancel.cancel(store, job.id, CONTROL, request_id=request_id)
 
 
 async def _cancel_that_was_requested(store: Store) -> Act:
     job = await running_job(store)
-    return lambda store: intervene.cancel(store, job.id, CONTROL)
+    return lambda store: cancel.cancel(store, job.id, CONTROL)
 
 
 async def _signal(store: Store) -> Act:
     job, request_id = await submit_one(store), fresh("request")
-    return lambda store: intervene.signal(store, job.id, CONTROL, "go", request_id=request_id)
+    return lambda store: signal.signal(store, job.id, CONTROL, "go", request_id=request_id)
 
 
 async def _hold(store: Store) -> Act:
     job = await submit_one(store)
-    return lambda store: intervene.hold(store, job.id, CONTROL)
+    return lambda store: hold.hold(store, job.id, CONTROL)
 
 
 async def _unhold(store: Store) -> Act:
     job = await submit_one(store)
-    return lambda store: intervene.unhold(store, job.id, CONTROL)
+    return lambda store: hold.unhold(store, job.id, CONTROL)
 
 
 async def _reschedule(store: Store) -> Act:
     job, request_id = await submit_one(store), fresh("request")
-    return lambda store: intervene.reschedule(
-        store, job.id, CONTROL, After(0), request_id=request_id
-    )
+    return lambda store: hold.reschedule(store, job.id, CONTROL, After(0), request_id=request_id)
 
 
 async def _redrive(store: Store) -> Act:
@@ -106,11 +104,9 @@ async def _discard(store: Store) -> Act:
     return lambda store: discard(store, job.id, CONTROL)
 
 
-def _reporting(job: Job, word: SayStart | SayComplete) -> Act:
+def _reporting(job: Job, word: StartReport | CompleteReport) -> Act:
     async def act(store: Store) -> list[Any]:
-        heard = await hear(
-            store, job.owner or "", [Report(job.id, job.attempt, word)], await store.get([job.id])
-        )
+        heard = await apply_reports(store, job.owner or "", [word], await store.get([job.id]))
         assert heard[0].error is None
         return heard
 
@@ -119,12 +115,12 @@ def _reporting(job: Job, word: SayStart | SayComplete) -> Act:
 
 async def _report_start(store: Store) -> Act:
     job = await claimed_job(store)
-    return _reporting(job, SayStart(internal_id=job.id, attempt=job.attempt))
+    return _reporting(job, StartReport(internal_id=job.id, attempt=job.attempt))
 
 
 async def _report_end(store: Store) -> Act:
     job = await running_job(store)
-    return _reporting(job, SayComplete(internal_id=job.id, attempt=job.attempt))
+    return _reporting(job, CompleteReport(internal_id=job.id, attempt=job.attempt))
 
 
 async def _nothing_decided_under_the_lock(store: Store) -> Act:
@@ -228,13 +224,13 @@ async def test_a_cancel_that_only_the_primary_has_is_not_acknowledged_to_another
     ):
         job = await submit_one(store)
         async with standby_away(primary):
-            first = asyncio.create_task(intervene.cancel(impatient, job.id, CONTROL))
+            first = asyncio.create_task(cancel.cancel(impatient, job.id, CONTROL))
             await interrupt_wait(primary, "pg_cancel_backend")
             with pytest.raises(StoreUnavailable):
                 await first
             assert (await stored(store, job.id)).state is State.CANCELLED
             with pytest.raises(StoreUnavailable):
-                await intervene.cancel(brief, job.id, CONTROL)
+                await cancel.cancel(brief, job.id, CONTROL)
 
 
 @pytest.mark.req("B4", "E2")
@@ -263,7 +259,7 @@ async def test_without_a_synchronous_standby_a_found_answer_writes_nothing(
 ) -> None:
     async with postgres_store(url) as store:
         job = await submit_one(store)
-        await intervene.cancel(store, job.id, CONTROL)
+        await cancel.cancel(store, job.id, CONTROL)
         before = primary.sql(NEXT_TRANSACTION)
-        await intervene.cancel(store, job.id, CONTROL)
+        await cancel.cancel(store, job.id, CONTROL)
         assert primary.sql(NEXT_TRANSACTION) == before

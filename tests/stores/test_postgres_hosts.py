@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.errors import BadAddress, StoreUnavailable
-from holdfast.stores.postgres.hosts import urls_of
+from holdfast.stores.postgres.hosts import split_url
 from holdfast.stores.postgres.migrate import migrate
-from holdfast.stores.postgres.wake import WakeUp
-from holdfast.testing.acts import all_jobs, submit_one
+from holdfast.stores.postgres.wakeup import WakeUp
+from holdfast.testing.store_actions import all_jobs, submit_one
 from holdfast.wiring import read_address
 from tests.stores.ledgers import assert_proven, postgres_store
 from tests.support.postgres import PostgresCluster, database_of
@@ -122,19 +122,19 @@ async def test_a_primary_that_hangs_is_left_for_the_standby_that_was_promoted() 
 
 
 def test_every_way_to_name_several_hosts_is_split() -> None:
-    assert urls_of("postgresql://me:pw@a:1,b/jobs?x=y") == [
+    assert split_url("postgresql://me:pw@a:1,b/jobs?x=y") == [
         "postgresql://me:pw@a:1/jobs?x=y",
         "postgresql://me:pw@b/jobs?x=y",
     ]
-    assert urls_of("postgresql:///jobs?host=a,b&port=1,2") == [
+    assert split_url("postgresql:///jobs?host=a,b&port=1,2") == [
         "postgresql:///jobs?host=a&port=1",
         "postgresql:///jobs?host=b&port=2",
     ]
-    assert urls_of("postgresql:///jobs?host=/run/a,/run/b") == [
+    assert split_url("postgresql:///jobs?host=/run/a,/run/b") == [
         "postgresql:///jobs?host=%2Frun%2Fa",
         "postgresql:///jobs?host=%2Frun%2Fb",
     ]
-    assert urls_of("postgresql:///jobs") == ["postgresql:///jobs"]
+    assert split_url("postgresql:///jobs") == ["postgresql:///jobs"]
 
 
 @pytest.mark.parametrize("wanted", ["standby", "read-only", "prefer-standby"])

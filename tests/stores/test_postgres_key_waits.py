@@ -11,15 +11,15 @@ import asyncpg
 import pytest
 
 from holdfast.errors import KeyBusy, StoreUnavailable
-from holdfast.flow.submit import refused_submit
+from holdfast.flow.submit import submit_error
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import NewJob
-from holdfast.ports import Committed, SubmitRefused, Submitted
-from holdfast.services.gathering import Together
-from holdfast.stores.postgres.enlisted import enlist_sql, enlist_text
+from holdfast.lifecycle.record import NewJob
+from holdfast.operations.batches import BatchedStore
+from holdfast.ports.models import Committed, SubmitRefused, Submitted
+from holdfast.stores.postgres.caller_transaction import enlist_sql, enlist_text
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.testing.acts import all_jobs, change, running_job, submit_one
 from holdfast.testing.factories import CONTROL, new_job
+from holdfast.testing.store_actions import all_jobs, change, running_job, submit_one
 from tests.stores.ledgers import assert_proven, postgres_store, somebody_waits_for
 from tests.support.postgres import PostgresCluster
 
@@ -97,7 +97,7 @@ async def test_a_single_submit_gives_up_at_the_deadline(
         [outcome] = await brief.submit([order()])
         [at_once] = await store.submit([order()], await_keys=False)
         with pytest.raises(KeyBusy) as caught:
-            raise refused_submit((await Together(brief).submit([order()]))[0])  # type: ignore[arg-type]
+            raise submit_error((await BatchedStore(brief).submit([order()]))[0])  # type: ignore[arg-type]
     for one in (outcome, at_once):
         assert isinstance(one, SubmitRefused)
         assert one.code == caught.value.code == "key_busy"
@@ -106,7 +106,7 @@ async def test_a_single_submit_gives_up_at_the_deadline(
 async def test_submits_gathered_beside_a_busy_key_are_acknowledged_while_it_waits(
     postgres_url: str, store: PostgresStore
 ) -> None:
-    together = Together(store)
+    together = BatchedStore(store)
     async with open_transaction(postgres_url, order()) as transaction:
         waits = [asyncio.create_task(together.submit([order()])) for _ in range(3)]
         strangers = [new_job(tenant=f"t{number}") for number in range(10)]
@@ -127,7 +127,7 @@ async def test_submits_gathered_beside_a_busy_key_are_acknowledged_while_it_wait
 async def test_many_waiters_for_busy_keys_leave_connections_to_everybody_else(
     postgres_url: str, store: PostgresStore
 ) -> None:
-    together = Together(store)
+    together = BatchedStore(store)
     orders = [order(number) for number in range(12)]
     async with open_transaction(postgres_url, *orders):
         waits = [asyncio.create_task(together.submit([order(n)])) for n in range(12)]
@@ -161,7 +161,7 @@ async def test_a_wait_for_a_lock_is_bounded_by_the_server(
     postgres_url: str, store: PostgresStore
 ) -> None:
     async with postgres_store(postgres_url, attempt_seconds=10.0) as ordinary:
-        [(shown,)] = await ordinary._fetch_text("SHOW lock_timeout")
+        [(shown,)] = await ordinary._session.fetch("SHOW lock_timeout")
     assert shown == "1s"
 
 

@@ -13,17 +13,16 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import JobBusy, StoreUnavailable
-from holdfast.flow.intervene import hold, signal
+from holdfast.flow.hold import hold
 from holdfast.flow.recover import sweep
-from holdfast.http.words import SayHeartbeat
+from holdfast.flow.signal import signal
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Job, JobId
+from holdfast.lifecycle.record import Job, JobId
 from holdfast.lifecycle.states import State
-from holdfast.ports import Committed, Outcome, Rejected
-from holdfast.services.gathering import Together
-from holdfast.services.hearing import Report, hear
+from holdfast.operations.batches import BatchedStore
+from holdfast.ports.models import Committed, Outcome, Rejected
+from holdfast.stores.postgres import commit
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.testing.acts import change, passed, running_job, stored, submit_one
 from holdfast.testing.factories import (
     CONTROL,
     RECONCILER,
@@ -31,6 +30,9 @@ from holdfast.testing.factories import (
     new_job,
     owner_of,
 )
+from holdfast.testing.store_actions import change, passed, running_job, stored, submit_one
+from holdfast.worker_protocol.apply_reports import apply_reports
+from holdfast.worker_protocol.reports import HeartbeatReport
 from tests.stores.ledgers import assert_proven, postgres_store
 from tests.support.postgres import PostgresCluster
 from tests.support.waiting import wait_until
@@ -91,21 +93,21 @@ async def test_a_row_that_is_known_to_be_locked_is_not_waited_for_again(
         await renew(store, jobs[:2])
         jobs[1] = await stored(store, jobs[1].id)
         waits = 0
-        write = store._write
+        write = commit._write_folds
 
-        async def counted(connection: Any, folds: Any, request_id: str) -> list[Outcome]:
+        async def counted(session: Any, folds: Any, request_id: str) -> list[Outcome]:
             nonlocal waits
             waits += any(one.id == jobs[0].id for one in folds)
-            return await write(connection, folds, request_id)
+            return await write(session, folds, request_id)
 
-        monkeypatch.setattr(store, "_write", counted)
+        monkeypatch.setattr(commit, "_write_folds", counted)
         assert kinds(await renew(store, jobs)) == [Rejected, Committed, Committed]
         assert waits == 0
     jobs[1:] = [await stored(store, job.id) for job in jobs[1:]]
     # Once it is free it is written, and from then on like any other.
     assert kinds(await renew(store, jobs)) == [Committed] * 3
-    assert not store._locked.has_any([])
-    assert not store._locked._ids
+    assert not store._locked_rows.has_any([])
+    assert not store._locked_rows._ids
 
 
 async def test_a_child_whose_key_is_locked_keeps_no_other_job_from_being_written(
@@ -185,7 +187,7 @@ async def test_a_signal_waits_for_the_lock_and_arrives_once(
     postgres_cluster: PostgresCluster, postgres_url: str, store: PostgresStore, gathered: bool
 ) -> None:
     job, other = [await running_job(store) for _ in range(2)]
-    sender: Any = Together(store) if gathered else store
+    sender: Any = BatchedStore(store) if gathered else store
     async with locked(postgres_url, job) as raw:
         waits = asyncio.create_task(signal(sender, job.id, CONTROL, "go", request_id="once"))
         await signal(sender, other.id, CONTROL, "go")
@@ -239,12 +241,9 @@ async def test_a_remote_workers_other_reports_are_accepted_while_one_job_is_lock
     postgres_url: str, store: PostgresStore
 ) -> None:
     jobs = [await running_job(store, owner="w") for _ in range(3)]
-    reports = [
-        Report(job.id, job.attempt, SayHeartbeat(internal_id=job.id, attempt=job.attempt))
-        for job in jobs
-    ]
+    reports = [HeartbeatReport(internal_id=job.id, attempt=job.attempt) for job in jobs]
     async with locked(postgres_url, jobs[1]):
-        heard = await hear(store, "w", reports, jobs)
+        heard = await apply_reports(store, "w", reports, jobs)
     assert [one.error is None for one in heard] == [True, False, True]
     assert isinstance(heard[1].error, JobBusy)
     assert heard[1].error.code == "job_busy"

@@ -12,10 +12,12 @@ import pytest
 from holdfast.errors import StoreUnavailable
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.states import State
-from holdfast.ports import Committed, Store, Submitted
+from holdfast.ports.models import Committed, Submitted
+from holdfast.ports.store import Store
 from holdfast.stores.postgres.migrate import migrate
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.testing.acts import (
+from holdfast.testing.factories import CONTROL, new_job, owner_of
+from holdfast.testing.store_actions import (
     all_jobs,
     change,
     claim,
@@ -26,7 +28,6 @@ from holdfast.testing.acts import (
     stored,
     submit_one,
 )
-from holdfast.testing.factories import CONTROL, new_job, owner_of
 from tests.crashes.waiting import until
 from tests.stores.ledgers import assert_proven, postgres_store, somebody_waits_for
 from tests.stores.load import Load

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from holdfast import Holdfast
-from holdfast.flow.verify import Problem, verify
+from holdfast.maintenance.verify import LedgerProblem, verify
 from holdfast.testing.factories import new_token, new_webhook
 from tests.support.postgres import PostgresCluster, database_of
 
@@ -54,7 +54,7 @@ async def test_a_role_with_the_grants_of_the_page_runs_everything_that_goes_on(
         await store.fold_counts()
         await store.drop_beats(before=2**62)
         await store.due()
-        problems: list[Problem] = []
+        problems: list[LedgerProblem] = []
         await verify(store, on_problem=problems.append)
         assert problems == []
 

@@ -11,11 +11,12 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.errors import BadAddress, SchemaMismatch
-from holdfast.flow.verify import Problem, verify
-from holdfast.ports import Query
+from holdfast.maintenance.verify import LedgerProblem, verify
+from holdfast.ports.models import Query
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing.factories import new_job
 from holdfast.wiring import examine, make_store, migrate, opened, read_address
+from tests.stores.test_migrations import NUMBERS
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresCluster, database_of
 from tests.support.waiting import wait_until
@@ -46,13 +47,13 @@ async def test_foreign_tables_of_the_same_names_are_neither_met_nor_touched(
 ) -> None:
     url = crowded_url if way == "directly" else f"{pgbouncer.url(crowded_url)}?pooled=true"
     address = read_address(url)
-    assert await migrate(address) == [1, 2, 3]
+    assert await migrate(address) == NUMBERS
 
     async with Holdfast(url) as app:
         task = app.task(_double)
         async with app.worker():
             assert await (await task.submit(4)).result("20s") == 8
-        problems: list[Problem] = []
+        problems: list[LedgerProblem] = []
         await verify(await app.store(), on_problem=problems.append)
         assert problems == []
     found = {finding.check: finding.verdict for finding in await examine(address)}
@@ -152,7 +153,7 @@ async def test_a_schema_that_was_made_ahead_needs_no_right_to_make_schemas(
     postgres_cluster.sql("CREATE ROLE keeper LOGIN", database)
     postgres_cluster.sql("CREATE SCHEMA kept AUTHORIZATION keeper", database)
     address = read_address(f"{crowded_url.replace('postgres@', 'keeper@')}?schema=kept")
-    assert await migrate(address) == [1, 2, 3]
+    assert await migrate(address) == NUMBERS
     async with opened(address) as store:
         await store.submit([new_job()])
         assert len((await store.find(Query(limit=2))).jobs) == 1

@@ -10,11 +10,12 @@ import pytest
 
 from holdfast.errors import StoreUnavailable
 from holdfast.lifecycle import commands as c
-from holdfast.ports import Claimed, ClaimRequest, Committed, Lost, Store, Submitted
+from holdfast.ports.models import Claimed, ClaimRequest, Committed, Lost, Submitted
+from holdfast.ports.store import Store
 from holdfast.stores.postgres.migrate import migrate
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.testing.acts import all_jobs, change, claimed_job, submit_one
 from holdfast.testing.factories import fresh, new_job, owner_of
+from holdfast.testing.store_actions import all_jobs, change, claimed_job, submit_one
 from tests.stores.ledgers import assert_proven, postgres_store
 from tests.stores.standby import MANY_TRIES, ONE_TRY, TWO_TRIES, interrupt_wait, standby_away
 from tests.support.postgres import PostgresCluster

@@ -11,23 +11,23 @@ import asyncpg
 import pytest
 
 from holdfast.errors import StoreError, StoreUnavailable
-from holdfast.flow.tell import Route, tell
-from holdfast.lifecycle.job import Actor, JobId, NewJob
-from holdfast.lifecycle.policy import DEFAULT_POLICY
+from holdfast.flow.notify import notify
+from holdfast.flow.submit import NamedTask
+from holdfast.lifecycle.record import Actor, JobId, NewJob
 from holdfast.lifecycle.states import Role, State
-from holdfast.ports import Store
+from holdfast.ports.store import Store
 from holdfast.stores.cursors import read_cursor, write_cursor
-from holdfast.stores.postgres.enlisted import enlist_sql, enlist_text
+from holdfast.stores.postgres.caller_transaction import enlist_sql, enlist_text
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.testing.acts import job_in
 from holdfast.testing.factories import new_job, new_webhook
+from holdfast.testing.store_actions import job_in
 from holdfast.wiring import examine, migrate, opened, read_address
 from tests.stores.ledgers import postgres_store
 from tests.support.postgres import PostgresCluster, database_of
 from tests.support.waiting import wait_until
 
 GATEWAY = Actor(Role.GATEWAY, "test")
-ROUTE = Route(task="holdfast.webhook", queue="holdfast.webhooks", policy=DEFAULT_POLICY)
+ROUTE = NamedTask("holdfast.webhook", queue="holdfast.webhooks")
 
 
 async def told(store: Store, cursor: str | None) -> tuple[list[JobId], str]:
@@ -111,7 +111,7 @@ async def followed(url: str) -> tuple[str, int]:
         await store.move_cursor("webhooks", before=None, to=await store.tail_end())
         await store.add_webhook(new_webhook())
         await job_in(store, State.SUCCEEDED)
-        assert (await tell(store, GATEWAY, ROUTE)).messages == 1
+        assert (await notify(store, GATEWAY, ROUTE)).messages == 1
         read = await store.tail(None)
         return read.cursor, len(read.events)
 
@@ -129,7 +129,7 @@ async def test_feed_and_webhooks_go_on_after_a_restore_into_another_cluster(
         elif noticed == "by the first reader":
             assert (await store.tail(cursor)).events == []
         ended = [await job_in(store, State.SUCCEEDED) for _ in range(3)]
-        assert (await tell(store, GATEWAY, ROUTE)).messages == 3
+        assert (await notify(store, GATEWAY, ROUTE)).messages == 3
         new = await store.tail(cursor)
         assert {event.id for event in new.events} >= {job.id for job in ended}
         # From the oldest, in steps that end anywhere, each once and in their order.
@@ -167,7 +167,7 @@ async def test_feed_and_webhooks_go_on_after_a_switch_by_logical_replication(
         await store.pause("default", actor="ann")
         ids = {event.id for event in (await store.tail(cursor)).events}
         assert {last.id, job.id} <= ids
-        assert (await tell(store, GATEWAY, ROUTE)).messages == 2
+        assert (await notify(store, GATEWAY, ROUTE)).messages == 2
 
 
 async def _arrived(cluster: PostgresCluster, database: str, id: JobId) -> None:

@@ -13,11 +13,13 @@ import pytest
 
 from holdfast.errors import StoreUnavailable
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Actor, Change, Job
+from holdfast.lifecycle.record import Actor, Change, Job
 from holdfast.lifecycle.states import EventType, Role, State
-from holdfast.ports import Capacity, Committed, Store, Submitted
+from holdfast.ports.models import Capacity, Committed, Submitted
+from holdfast.ports.store import Store
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.testing.acts import (
+from holdfast.testing.factories import CONTROL, JANITOR, fresh, new_job, owner_of
+from holdfast.testing.store_actions import (
     all_jobs,
     chain,
     change,
@@ -29,7 +31,6 @@ from holdfast.testing.acts import (
     stored,
     submit_one,
 )
-from holdfast.testing.factories import CONTROL, JANITOR, fresh, new_job, owner_of
 from tests.stores.ledgers import assert_proven, postgres_store
 from tests.support.postgres import PostgresCluster
 from tests.support.proxy import Fault, FaultProxy

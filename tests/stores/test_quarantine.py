@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from holdfast.errors import JobUnreadable
-from holdfast.flow.clean import Terms, clean
+from holdfast.flow.clean import RetentionTerms, clean
 from holdfast.flow.purge import PurgeTerms, purge_all
-from holdfast.flow.rebuild import rebuild
 from holdfast.flow.recover import sweep
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import JobId
+from holdfast.lifecycle.record import JobId
 from holdfast.lifecycle.states import EventType, Link, Retention, State
-from holdfast.ports import Committed, Query, Rejected, SubmitRefused, Submitted
-from holdfast.testing.acts import (
+from holdfast.maintenance.rebuild import rebuild
+from holdfast.ports.models import Capacity, Committed, Query, Rejected, SubmitRefused, Submitted
+from holdfast.testing.factories import CONTROL, JANITOR, RECONCILER, SHORT_RUN, new_job, owner_of
+from holdfast.testing.store_actions import (
     change,
     claim,
     claimed_ids,
@@ -26,7 +27,6 @@ from holdfast.testing.acts import (
     running_job,
     submit_one,
 )
-from holdfast.testing.factories import CONTROL, JANITOR, RECONCILER, SHORT_RUN, new_job, owner_of
 from tests.stores.damage import vandal
 from tests.stores.ledgers import Ledger, make_ledger, problems_of
 from tests.stores.raw import ENGINES
@@ -82,6 +82,20 @@ async def test_one_unreadable_row_does_not_stop_claims(
             taken |= set(await claimed_ids(store, limit=limit))
         assert taken == good
         assert [one.id for one in (await store.quarantined()).jobs] == [bad.id]
+
+
+@pytest.mark.parametrize("tasks", [1, 3], ids=["one task", "many tasks"])
+@pytest.mark.parametrize("how", DAMAGE)
+async def test_no_more_is_claimed_beside_an_unreadable_row_than_there_is_room_for(
+    ledger: Ledger, damaged: Any, how: str, tasks: int
+) -> None:
+    async with ledger.store() as store:
+        jobs = [await submit_one(store, task=f"task-{n % tasks}", cpus=2) for n in range(6)]
+    await damaged(jobs[1].id, how)
+    async with ledger.store() as store:
+        taken = await claimed_ids(store, limit=9, capacity=Capacity(cpus=4, memory_mb=1))
+        assert 1 <= len(taken) <= 2
+        assert jobs[1].id not in taken
 
 
 @pytest.mark.parametrize("how", [*OF_ROWS, "a stray event is ahead of it"])
@@ -272,7 +286,7 @@ async def test_a_damaged_parent_does_not_stop_retention_and_keeps_its_children(
         others = {(await job_in(store, State.SUCCEEDED)).id for _ in range(3)}
     await damaged(parent.id, "its policy is unknown")
     async with ledger.store() as store:
-        report = await clean(store, JANITOR, Terms(succeeded=0, unsuccessful=0))
+        report = await clean(store, JANITOR, RetentionTerms(succeeded=0, unsuccessful=0))
         assert report.cleaned == len(others)
         await submit_one(store, queue="newest")
         await purge_all(store, JANITOR, PurgeTerms(succeeded=0, unsuccessful=0))

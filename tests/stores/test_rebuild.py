@@ -10,21 +10,21 @@ import asyncpg
 import pytest
 
 from holdfast.errors import JobUnreadable
-from holdfast.flow.rebuild import rebuild
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import JobId
-from holdfast.lifecycle.policy import Policy, policy_key
+from holdfast.lifecycle.execution_policy import Policy, policy_key
+from holdfast.lifecycle.record import JobId
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import Store
+from holdfast.maintenance.rebuild import rebuild
+from holdfast.ports.store import Store
 from holdfast.stores.columns import JOB_COLUMNS
-from holdfast.testing.acts import all_jobs, claimed_job, do, submit_one
 from holdfast.testing.factories import job_ids, owner_of
+from holdfast.testing.store_actions import all_jobs, claimed_job, do, submit_one
 from tests.stores.damage import Turn, Vandal, another, vandal
 from tests.stores.ledgers import Ledger, assert_proven, make_ledger, postgres_store
 from tests.stores.raw import ENGINES, row_of
 from tests.stores.samples import populate
 
-KEPT = ("jobs", "keys", "signals")
+KEPT = ("jobs", "keys", "signals", "holds")
 """What is compared row by row; of claims and counts, what they say."""
 
 
@@ -65,7 +65,7 @@ async def test_an_emptied_projection_is_rebuilt_from_the_events_alone(
 ) -> None:
     async with ledger.store() as other:
         before = await hand.dump(KEPT), await held(other), await other.counts()
-    for table in ("jobs", "keys", "signals", "counts", "claims"):
+    for table in ("jobs", "keys", "signals", "holds", "counts", "claims"):
         await hand.rows(f"DELETE FROM {table}")
     assert await all_jobs(store) == []
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.flow.rebuild import TRIES, rebuild
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Job
-from holdfast.ports import LedgerEntry, Store
-from holdfast.testing.acts import do, running_job, stored
+from holdfast.lifecycle.record import Job
+from holdfast.maintenance.rebuild import TRIES, rebuild
+from holdfast.ports.models import LedgerEntry
+from holdfast.ports.store import Store
 from holdfast.testing.factories import owner_of
+from holdfast.testing.store_actions import do, running_job, stored
 from tests.stores.damage import vandal
 from tests.stores.ledgers import Ledger, assert_proven, make_ledger
 from tests.stores.raw import ENGINES

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.lifecycle.job import Job, LoggedEvent
+from holdfast.lifecycle.record import Job, LoggedEvent
+from holdfast.lifecycle.seal import SEALED
 from holdfast.lifecycle.states import BEATS, OWNED, Retention, State
 from holdfast.lifecycle.transitions import legal_events
 from holdfast.stores.columns import EVENT_COLUMNS
-from holdfast.stores.law import EVENT_FIXED
-from holdfast.testing.acts import all_jobs
 from holdfast.testing.factories import job_ids
+from holdfast.testing.store_actions import all_jobs
 from tests.stores.ledgers import Ledger, make_ledger
 from tests.stores.raw import ENGINES, POSTGRES, Case, Raw
 from tests.stores.samples import populate
@@ -149,7 +149,7 @@ def _changed(column: str, event: LoggedEvent) -> Any:
 async def test_no_column_of_an_event_changes(
     raw: Raw, entries: list[tuple[Job, list[LoggedEvent]]]
 ) -> None:
-    assert set(EVENT_FIXED) == set(EVENT_COLUMNS) - {"body", "seal"}
+    assert set(SEALED) == set(EVENT_COLUMNS) - {"body", "seal"}
     order = ("xid",) if raw.engine == POSTGRES else ("position",)
     cases = []
     for (job, events), column in product(entries, (*EVENT_COLUMNS, *order)):

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from holdfast.lifecycle.invariants import KNOWN, RULES, broken_rules
-from holdfast.lifecycle.job import Job
-from holdfast.lifecycle.states import OWNED, TERMINAL, Cancel, Letter, Retention, State
+from holdfast.lifecycle.invariants import RULES, broken_rules
+from holdfast.lifecycle.record import Job
+from holdfast.lifecycle.states import KNOWN, OWNED, TERMINAL, CancelMode, Letter, Retention, State
 from holdfast.lifecycle.transitions import SUBMIT_TARGETS, moves, paths
 from holdfast.stores.columns import JOB_COLUMNS
-from holdfast.stores.law import FIXED, FROZEN
-from holdfast.testing.acts import all_jobs
+from holdfast.stores.schema_sql import FIXED, FROZEN
 from holdfast.testing.factories import job_ids
+from holdfast.testing.store_actions import all_jobs
 from tests.stores.ledgers import Ledger, make_ledger
 from tests.stores.raw import ENGINES, Case, Raw, inserted, row_of, updated
 from tests.stores.samples import populate
@@ -72,7 +72,7 @@ TRIED: dict[str, tuple[Any, ...]] = {
     "wait_for": (None, "go"),
     "run_at": (None, 1),
     "held_by": ((), ("ann",)),
-    "cancel_requested": (None, Cancel.SOFT),
+    "cancel_requested": (None, CancelMode.SOFT),
     "letter": (None, Letter.OPEN),
     "exit_code": (None, 0),
     "result_ptr": (None, "s3://x"),

@@ -12,11 +12,11 @@ import pytest
 
 from holdfast.errors import StoreBroken, StoreError, StoreFull
 from holdfast.lifecycle import commands as c
-from holdfast.ports import Committed, Submitted
+from holdfast.ports.models import Committed, Submitted
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.acts import chain, claim, submit_one
 from holdfast.testing.factories import new_job, owner_of
 from holdfast.testing.invariants import assert_invariants
+from holdfast.testing.store_actions import chain, claim, submit_one
 from tests.stores.faulty_disk import FaultyDisk
 from tests.support.disk_model import Loss
 from tests.support.power_cut import CrashImage, Recording, crash_images
@@ -121,7 +121,7 @@ async def live(path: Path, recording: Recording, synchronous: str) -> None:
     """Live some lives, and mark what each answer told: this job has come at least so far."""
     store = SqliteStore(path, vfs=recording.vfs_name, synchronous=synchronous)
     await store.open()
-    await store._write(lambda turn: turn.connection.pragma("wal_autocheckpoint", 20))
+    await store._session.perform(lambda turn: turn.connection.pragma("wal_autocheckpoint", 20))
     for number in range(40):
         outcomes = await store.submit([new_job(body=b'"%d"' % number) for _ in range(3)])
         for outcome in outcomes:

@@ -10,10 +10,10 @@ import apsw
 import pytest
 
 from holdfast.errors import StoreBroken
+from holdfast.stores.sql_files import read_migrations
 from holdfast.stores.sqlite import database, migrate
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.stores.text import migrations
-from holdfast.testing.acts import submit_one
+from holdfast.testing.store_actions import submit_one
 
 
 def still_open(path: Path) -> bool:
@@ -95,17 +95,17 @@ async def test_whoever_opens_a_new_file_meanwhile_sees_no_half_schema(
 ) -> None:
     path = tmp_path / "jobs.db"
     seen: list[int | None] = []
-    whole = list(migrations(migrate.PACKAGE))
+    whole = list(read_migrations(migrate.PACKAGE))
     assert len(whole) > 1
 
     def watched(_: str) -> Iterator[tuple[int, str, str]]:
         for one in whole:
             yield one
             other = apsw.Connection(str(path))
-            seen.append(migrate.found_migration(other))
+            seen.append(migrate.read_last_migration(other))
             other.close()
 
-    monkeypatch.setattr(migrate, "migrations", watched)
+    monkeypatch.setattr(migrate, "read_migrations", watched)
     monkeypatch.setattr(migrate, "latest", lambda: whole[-1][0])
     store = SqliteStore(path)
     await store.open()

@@ -14,9 +14,9 @@ import pytest_asyncio
 from holdfast.errors import StoreUnavailable
 from holdfast.lifecycle.states import State
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.acts import claim, submit_one
 from holdfast.testing.factories import new_job
 from holdfast.testing.invariants import assert_invariants
+from holdfast.testing.store_actions import claim, submit_one
 from tests.stores import sqlite_targets
 from tests.support.processes import ProcessGroup, run_together
 
@@ -108,7 +108,9 @@ async def test_a_process_stopped_in_the_line_keeps_nobody_out(sqlite_path: Path)
 
 async def test_a_submit_of_another_process_wakes_a_waiting_worker(store: SqliteStore) -> None:
     assert await claim(store) == []
-    with ProcessGroup(sqlite_targets.submit_one, [{"path": str(store._place.path)}]) as group:
+    with ProcessGroup(
+        sqlite_targets.submit_one, [{"path": str(store._session.place.path)}]
+    ) as group:
         waiting = asyncio.create_task(store.wake_up(["default"], limit_seconds=60))
         group.go()
         assert await waiting
@@ -146,7 +148,7 @@ async def test_a_wait_that_is_given_up_leaves_nothing_behind(store: SqliteStore)
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    assert not store._opened().writer.news.awaited
+    assert store._session.database.writer.news.next_look_seconds() is None
 
 
 async def test_a_killed_writer_leaves_an_intact_file(sqlite_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest_asyncio
 from holdfast import Holdfast
 from holdfast.errors import StoreReplaced
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.acts import claim, submit_one
 from holdfast.testing.factories import new_job
+from holdfast.testing.store_actions import claim, submit_one
 
 
 @pytest_asyncio.fixture

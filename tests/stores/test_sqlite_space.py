@@ -10,11 +10,11 @@ import pytest
 from holdfast.flow.purge import PurgeTerms, purge_all
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.states import State
-from holdfast.ports import Committed
-from holdfast.stores.sqlite import keep
+from holdfast.ports.models import Committed
+from holdfast.stores.sqlite import upkeep
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.acts import all_jobs, change, job_in, submit_one
 from holdfast.testing.factories import CONTROL, JANITOR, new_job
+from holdfast.testing.store_actions import all_jobs, change, job_in, submit_one
 from tests.stores.ledgers import problems_of
 
 AT_ONCE = PurgeTerms(succeeded=0, unsuccessful=0)
@@ -35,7 +35,7 @@ async def _filled(path: Path) -> SqliteStore:
 async def test_the_file_shrinks_when_jobs_are_purged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keep, "GIVE_BACK_PAGES", 50)
+    monkeypatch.setattr(upkeep, "GIVE_BACK_PAGES", 50)
     path = tmp_path / "jobs.db"
     store = await _filled(path)
     await store.close()
@@ -63,7 +63,7 @@ async def test_a_transaction_gives_back_a_bounded_number_of_pages(
     assert connection.pragma("freelist_count") > 100
     connection.close()
 
-    monkeypatch.setattr(keep, "GIVE_BACK_PAGES", 10)
+    monkeypatch.setattr(upkeep, "GIVE_BACK_PAGES", 10)
     await store.open()
     assert [await store.give_back_space() for _ in range(3)] == [10 * page] * 3
     await store.close()

@@ -14,12 +14,12 @@ import pytest_asyncio
 
 from holdfast.errors import LawBroken, LeaseConflictError, StoreBroken, StoreError, StoreFull
 from holdfast.lifecycle import commands as c
-from holdfast.ports import Committed, Submitted
+from holdfast.ports.models import Committed, Submitted
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.turn import Turn
-from holdfast.testing.acts import chain, change, claim, claim_one, submit_one
 from holdfast.testing.factories import new_job, owner_of
 from holdfast.testing.invariants import assert_invariants
+from holdfast.testing.store_actions import chain, change, claim, claim_one, submit_one
 
 
 @pytest_asyncio.fixture
@@ -54,7 +54,7 @@ async def busy_writer(store: SqliteStore) -> AsyncIterator[list[str]]:
         entered.set()
         assert released.wait(30)
 
-    holding = asyncio.create_task(store._write(hold))
+    holding = asyncio.create_task(store._session.perform(hold))
     assert await asyncio.to_thread(entered.wait, 30)
     try:
         yield commits
@@ -88,7 +88,7 @@ async def test_a_bad_caller_fails_alone(store: SqliteStore) -> None:
 
     async with busy_writer(store) as commits:
         tasks = [asyncio.create_task(store.submit([new_job()])) for _ in range(3)]
-        bad = asyncio.create_task(store._write(break_the_law))
+        bad = asyncio.create_task(store._session.perform(break_the_law))
         tasks += [asyncio.create_task(store.submit([new_job()])) for _ in range(3)]
         await asked(*tasks, bad)
     answers = await asyncio.gather(*tasks)
@@ -119,7 +119,7 @@ async def test_what_failed_as_a_whole_is_done_again_one_by_one(store: SqliteStor
 
     async with busy_writer(store):
         before = asyncio.create_task(store.submit([new_job()]))
-        bad = asyncio.create_task(store._write(fill_the_disk))
+        bad = asyncio.create_task(store._session.perform(fill_the_disk))
         after = asyncio.create_task(store.submit([new_job()]))
         await asked(before, bad, after)
 
@@ -149,7 +149,7 @@ async def test_a_renewal_goes_ahead_of_the_queue(store: SqliteStore) -> None:
     held = (await claim_one(store)).job
     renewal = change(held, c.Heartbeat(actor=owner_of(held)))
     async with busy_writer(store):
-        earlier = asyncio.create_task(store._write(lambda turn: turn.get(held.id.bytes)))
+        earlier = asyncio.create_task(store._session.perform(lambda turn: turn.get(held.id)))
         urgent = asyncio.create_task(store.commit([renewal]))
         await asked(earlier, urgent)
 
@@ -232,7 +232,7 @@ class FailingConnection:
 
 def failing(store: SqliteStore, *statements: str) -> FailingConnection:
     """Let these statements of the writer fail from now on."""
-    writer = store._opened().writer
+    writer = store._session.database.writer
     connection = FailingConnection(writer._connection, *statements)
     writer._connection = cast("Any", connection)
     return connection
@@ -259,7 +259,7 @@ async def test_a_writer_that_stops_tells_all_who_wait_and_all_who_come(sqlite_pa
     await store.open()
     async with busy_writer(store):
         others = [asyncio.create_task(store.submit([new_job()])) for _ in range(3)]
-        stopping = asyncio.create_task(store._write(stop))
+        stopping = asyncio.create_task(store._session.perform(stop))
         await asked(*others, stopping)
     for task in (*others, stopping):
         with pytest.raises(StoreBroken, match="open them again"):
@@ -303,7 +303,7 @@ async def test_a_claim_is_planned_once_and_not_for_each_time_of_the_clock(
     def watch(turn: Turn) -> None:
         turn.connection.authorizer = note
 
-    await store._write(watch)
+    await store._session.perform(watch)
     await claim(store)
     assert "jobs" in planned
     planned.clear()

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.lifecycle.policy import needs_key
+from holdfast.lifecycle.execution_policy import needs_key
 from holdfast.services.reconciler import Reconciler
-from holdfast.stores.needs_written import AGAIN_SECONDS, Written
+from holdfast.stores.postgres.session import WRITE_NEEDS_AGAIN_SECONDS, WrittenNeeds
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.acts import claimed_ids, submit_one
 from holdfast.testing.factories import fresh
+from holdfast.testing.store_actions import claimed_ids, submit_one
 from tests.stores.ledgers import Ledger, make_ledger
 from tests.stores.raw import POSTGRES, SQLITE
 
@@ -28,9 +28,9 @@ def ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 async def change(store: Any, statement: str) -> None:
     """Change the ledger behind the store's back."""
     if isinstance(store, SqliteStore):
-        await store._write(lambda turn: turn.connection.execute(statement))
+        await store._session.perform(lambda turn: turn.connection.execute(statement))
     else:
-        await store._fetch_text(statement)
+        await store._session.fetch(statement)
 
 
 async def sets(ledger: Ledger) -> set[int]:
@@ -70,7 +70,7 @@ async def test_a_set_that_was_forgotten_is_there_again_with_its_next_job(ledger:
         await submit_one(store, needs=GPU, queue=queue)
         if isinstance(store, PostgresStore):
             # As if the store had written it more than ten minutes ago.
-            store._needs_written = Written()
+            store._session.needs_written = WrittenNeeds()
         await change(store, "DELETE FROM needs WHERE id <> 0")
         await submit_one(store, needs=GPU, queue=queue)
         assert await sets(ledger) == {needs_key(GPU)}
@@ -79,10 +79,10 @@ async def test_a_set_that_was_forgotten_is_there_again_with_its_next_job(ledger:
 
 def test_a_set_is_written_again_after_a_while() -> None:
     now = [1000.0]
-    written = Written(lambda: now[0])
+    written = WrittenNeeds(lambda: now[0])
     assert not written.is_fresh(8)
     written.note([8])
-    now[0] += AGAIN_SECONDS - 1
+    now[0] += WRITE_NEEDS_AGAIN_SECONDS - 1
     assert written.is_fresh(8)
     now[0] += 2
     assert not written.is_fresh(8)

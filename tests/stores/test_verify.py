@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.flow.verify import Problem, derived, verify
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import JobId
+from holdfast.lifecycle.record import JobId
 from holdfast.lifecycle.states import Retention
-from holdfast.ports import Store
+from holdfast.maintenance.verify import LedgerProblem, derived, verify
+from holdfast.ports.store import Store
 from holdfast.stores.columns import JOB_COLUMNS
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.testing.acts import all_jobs, do, passed, running_job
 from holdfast.testing.factories import job_ids, owner_of
+from holdfast.testing.store_actions import all_jobs, do, passed, running_job
 from tests.stores.damage import Turn, Vandal, another, vandal
 from tests.stores.ledgers import Ledger, make_ledger, problems_of
 from tests.stores.load import Load
@@ -56,7 +56,7 @@ async def named(store: Store) -> set[JobId | None]:
 @pytest.mark.req("E1")
 async def test_what_the_store_wrote_is_proven(store: Store) -> None:
     seen: list[int] = []
-    found: list[Problem] = []
+    found: list[LedgerProblem] = []
     report = await verify(store, on_problem=found.append, progress=seen.append)
     jobs = await all_jobs(store)
     assert found == []
@@ -158,7 +158,7 @@ async def test_erased_bodies_are_reported_as_erased_and_not_as_damage(ledger: Le
     assert after.problems == 0
 
 
-def _refuse(problem: Problem) -> None:
+def _refuse(problem: LedgerProblem) -> None:
     raise AssertionError(problem)
 
 

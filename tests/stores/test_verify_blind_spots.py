@@ -12,17 +12,16 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from holdfast.flow.perform import perform
-from holdfast.flow.rebuild import rebuild
-from holdfast.flow.verify import verify
+from holdfast.flow.command import perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle import seal
-from holdfast.lifecycle.job import JobId
-from holdfast.ports import Store
-from holdfast.stores.postgres import store as postgres_store
-from holdfast.stores.sqlite import keep as sqlite_keep
-from holdfast.testing.acts import passed, running_job, submit_one
+from holdfast.lifecycle.record import JobId
+from holdfast.maintenance.rebuild import rebuild
+from holdfast.maintenance.verify import verify
+from holdfast.ports.store import Store
+from holdfast.stores import maintenance
 from holdfast.testing.factories import CONTROL, SHORT_RUN, job_ids
+from holdfast.testing.store_actions import passed, running_job, submit_one
 from holdfast.wiring import opened, read_address
 
 
@@ -128,8 +127,7 @@ async def test_a_key_that_was_given_to_no_job_comes_back_to_its_own(
 async def test_keys_of_no_job_are_freed_wherever_they_are_when_one_batch_is_too_small(
     store: Store, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (postgres_store, sqlite_keep):
-        monkeypatch.setattr(module, "FREE_BATCH", 2)
+    monkeypatch.setattr(maintenance, "FREE_BATCH", 2)
     jobs = {key: (await submit_one(store, dedupe_key=key)).id for key in ("A", "B", "C")}
     strays = [*(UUID(int=n) for n in (0, 1, 1, 1, 2)), job_ids.mint(), NOBODY]
     jobs |= {key: (await submit_one(store, dedupe_key=key)).id for key in ("D", "E")}
@@ -240,13 +238,13 @@ def test_an_event_near_a_switch_may_stand_on_either_side_of_it() -> None:
     span = seal.SWITCH_SPAN
     switches = [(100 * span, True), (200 * span, False)]
     judged = [
-        seal.must_be_sealed(switches, at * span, told_late=False) for at in (50, 100, 150, 200, 250)
+        seal.must_be_sealed(switches, at * span, backdated=False) for at in (50, 100, 150, 200, 250)
     ]
     assert judged == [False, False, True, False, False]
 
 
-def test_an_event_told_late_must_be_sealed_only_where_sealing_never_ended() -> None:
+def test_a_backdated_event_must_be_sealed_only_where_sealing_never_ended() -> None:
     span = seal.SWITCH_SPAN
     switches = [(100 * span, True), (200 * span, False), (300 * span, True)]
-    assert not seal.must_be_sealed(switches, 150 * span, told_late=True)
-    assert seal.must_be_sealed(switches, 350 * span, told_late=True)
+    assert not seal.must_be_sealed(switches, 150 * span, backdated=True)
+    assert seal.must_be_sealed(switches, 350 * span, backdated=True)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from holdfast.lifecycle import seal
-from holdfast.lifecycle.job import NO_FACTS, LoggedEvent
+from holdfast.lifecycle.record import NO_FACTS, LoggedEvent
 from holdfast.lifecycle.states import BEATS, HOLDABLE, OWNED, TERMINAL, EventType, KeyKind, State
-from holdfast.ports import Store
+from holdfast.ports.store import Store
 from holdfast.stores.columns import EVENT_COLUMNS
-from holdfast.testing.acts import all_jobs
+from holdfast.testing.store_actions import all_jobs
 from tests.stores.damage import Turn, Vandal, another, vandal
 from tests.stores.ledgers import Ledger, make_ledger, problems_of
 from tests.stores.raw import ENGINES

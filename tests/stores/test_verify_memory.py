@@ -10,13 +10,14 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from holdfast.flow.verify import verify
-from holdfast.lifecycle.job import Job, LoggedEvent
+from holdfast.lifecycle.record import Job, LoggedEvent
 from holdfast.lifecycle.states import State
-from holdfast.ports import Clock, Count, LedgerEntry, Store
+from holdfast.maintenance.verify import verify
+from holdfast.ports.models import Clock, Count, LedgerEntry
+from holdfast.ports.store import Store
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.acts import job_in
 from holdfast.testing.factories import job_ids, new_job
+from holdfast.testing.store_actions import job_in
 from tests.stores.damage import vandal
 from tests.stores.ledgers import Ledger, make_ledger, problems_of
 from tests.stores.raw import ENGINES

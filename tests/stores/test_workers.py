@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from holdfast.ports import WORKER_MEMORY, Store
-from holdfast.stores.workers import FORGET_BATCH
+from holdfast.ports.models import WORKER_MEMORY
+from holdfast.ports.store import Store
+from holdfast.stores.side_tables import FORGET_BATCH
 from holdfast.testing.factories import announcement
 from tests.stores.ledgers import Ledger, make_ledger, problems_of
 from tests.stores.raw import ENGINES, POSTGRES

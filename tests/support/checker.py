@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
-from holdfast.flow.verify import Problem, verify
-from holdfast.lifecycle.job import Job, LoggedEvent
 from holdfast.lifecycle.payload import decode_body
+from holdfast.lifecycle.record import Job, LoggedEvent
 from holdfast.lifecycle.states import TERMINAL, EventType
-from holdfast.ports import LedgerEntry, Store
+from holdfast.maintenance.verify import LedgerProblem, verify
+from holdfast.ports.models import LedgerEntry
+from holdfast.ports.store import Store
 from tests.support.resource import Effect, Resource
 
 BY_OWNER = frozenset(
@@ -47,7 +48,7 @@ async def broken_promises(
 
     Without a `steady_clock` the times of events say nothing about leases.
     """
-    unproven: list[Problem] = []
+    unproven: list[LedgerProblem] = []
     await verify(store, on_problem=unproven.append)
     problems = [f"verify: {problem.id}: {problem.text}" for problem in unproven]
     effects = resource.all()

@@ -21,7 +21,8 @@ async def empty_ledger(url: str) -> None:
         await connection.execute("UPDATE meta SET value = '1' WHERE key = 'epoch'")
         await connection.execute(
             "DELETE FROM meta WHERE key IN ('sealing_log', 'queues_per_tenant', 'needs_per_tenant',"
-            " 'signals_per_job')"
+            " 'signals_per_job', 'bytes_per_upload', 'upload_bytes_per_tenant')"
+            " OR key LIKE 'note:%'"
         )
     finally:
         await connection.close()

@@ -26,16 +26,29 @@ TIMES = {
     *("at", "ts", "now", "since", "until", "timestamp", "time"),
     *("lease_until", "start_by", "not_before"),
 }
-UNITS = ("_seconds", "_ms", "_bytes", "_mb")
+UNITS = ("_minutes", "_seconds", "_ms", "_bytes", "_mb", "_gb")
 COUNTS = {
-    *("attempt", "attempts", "begun", "busy", "changed", "cleaned", "concurrency", "cpus", "done"),
+    *(
+        "attempt",
+        "attempts",
+        "begun",
+        "busy",
+        "changed",
+        "cleaned",
+        "concurrency",
+        "cpus",
+        "done",
+        "host_cpus",
+        "free_cpus",
+    ),
     *("ended", "epoch", "erased", "events", "exit_code", "factor", "backoff_factor", "failures"),
-    *("found", "freed", "heartbeats", "jobs", "kept", "letters", "level", "limit", "live", "lost"),
+    *("found", "freed", "heartbeats", "jobs", "kept", "letters", "level", "limit", "lines", "live"),
     *("max_attempts", "needs", "next", "number", "others", "pid", "position", "purged", "queues"),
-    *("pending_signals", "signals"),
+    *("lost", "pending_signals", "signals"),
     *("releases", "rescheduled", "retries", "rev", "seen", "signal_revs", "silent", "skipped"),
     *("slots", "status", "step_index", "step_use", "consumed", "taken", "total", "under_way"),
-    *("use", "version", "workers", "seconds"),
+    *("use", "version", "workers", "seconds", "bytes", "files"),
+    *("removed_uploads", "swept_blobs", "waiting"),
 }
 """Names of numbers that are neither times nor spans."""
 
@@ -61,7 +74,7 @@ def _broken_id(one: dict[str, Any], path: str) -> Iterator[str]:
     if "id" not in one:
         return
     is_event = {"rev", "type"} <= one.keys() and str(one["id"]).endswith(f"/{one['rev']}")
-    is_other = "role" in one or "url" in one  # a token, a webhook
+    is_other = bool({"role", "url", "finalized_at"} & one.keys())  # a token, a webhook, an upload
     if not (is_event or is_other or "internal_id" in one):
         yield f"{path}.id: a job has its internal_id beside it, everything else names it job_id"
 

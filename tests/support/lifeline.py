@@ -76,9 +76,14 @@ class Lifeline:
         if user is not None:
             os.chown(self.directory, user.pw_uid, user.pw_gid)
 
-    def spawn(self, command: Sequence[str | Path], *, log: Path) -> "subprocess.Popen[bytes]":
-        """Start the server as a direct child, so that its pid is its own and not a wrapper's."""
-        identity = _identity()
+    def spawn(
+        self, command: Sequence[str | Path], *, log: Path, as_ourselves: bool = False
+    ) -> "subprocess.Popen[bytes]":
+        """Start the server as a direct child, so that its pid is its own and not a wrapper's.
+
+        It runs as the servers' user, unless that one may not be able to read its program.
+        """
+        identity = _Identity() if as_ourselves else _identity()
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command,

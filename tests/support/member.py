@@ -20,7 +20,7 @@ from typing import Any
 
 import apsw
 
-from holdfast import points
+from holdfast import crash_points
 from holdfast.wiring import read_address
 from tests.crashes.apps import app
 
@@ -59,11 +59,11 @@ def _arm(point: str, number: signal.Signals, *, between_writes_of: str | None = 
     """Send ourselves a signal when we come to a point, the first time."""
 
     def act() -> None:
-        points.disarm()
+        crash_points.disarm()
         with _no_write_under_way(between_writes_of):
             os.kill(os.getpid(), number)
 
-    points.arm(point, act)
+    crash_points.arm(point, act)
 
 
 @contextmanager

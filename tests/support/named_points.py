@@ -10,8 +10,29 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 
 
-@cache
+COMMANDS = ("box.", "boxes.", "room.", "files.", "agent.", "log.", "artifacts.")
+"""What the names of points start with that only commands reach."""
+CLEANING = "clean."
+"""The same for cleaning, which no worker does."""
+
+
 def named_points() -> tuple[str, ...]:
+    """Every name that is reached on the way of a function."""
+    return tuple(name for name in _all_points() if not name.startswith((*COMMANDS, CLEANING)))
+
+
+def command_points() -> tuple[str, ...]:
+    """Every name that is reached on the way of a command alone."""
+    return tuple(name for name in _all_points() if name.startswith(COMMANDS))
+
+
+def cleaning_points() -> tuple[str, ...]:
+    """Every name that is reached while the outputs of a job are erased."""
+    return tuple(name for name in _all_points() if name.startswith(CLEANING))
+
+
+@cache
+def _all_points() -> tuple[str, ...]:
     """Every name that is reached somewhere; fails on one that cannot be read off the code."""
     return tuple(sorted({name for file in SOURCE.rglob("*.py") for name in _points_of(file)}))
 

@@ -46,6 +46,7 @@ class PostgresCluster:
             **(settings or {}),
         }
         self._names = count(1)
+        self._templates: set[str] = set()
         self._lifeline: Lifeline | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -157,14 +158,17 @@ class PostgresCluster:
         self.sql(f'DROP DATABASE IF EXISTS "{database_of(url)}" WITH (FORCE)')
 
     def make_template(self, name: str, prepare: Callable[[str], object]) -> str:
-        """Make the database `name`, let `prepare(url)` fill it, and return its name.
+        """Make the database `name` once, let `prepare(url)` fill it, and return its name.
 
         `prepare` must leave no connection behind: PostgreSQL copies only a database at rest. It
         runs in a thread of its own, so that it may run an event loop wherever this is asked for.
         """
+        if name in self._templates:
+            return name
         url = self.create_database(name)
         with ThreadPoolExecutor(1) as thread:
             thread.submit(prepare, url).result()
+        self._templates.add(name)
         return name
 
     def kill_backends(self, url: str | None = None) -> int:

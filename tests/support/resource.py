@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from holdfast.context import Token
+from holdfast.tasks.context import FencingToken
 
 
 class Effect(Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class Resource:
         """Keep the effects in a directory that is there."""
         self.directory = Path(directory)
 
-    def write(self, token: Token, what: str) -> bool:
+    def write(self, token: FencingToken, what: str) -> bool:
         """Have an effect, if the token is not older than one that was here; tells whether."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
         descriptor = os.open(self.directory / token.job_id, flags, 0o600)
@@ -80,7 +80,7 @@ class Resource:
         )
 
 
-def _is_current(token: Token, text: bytes) -> bool:
+def _is_current(token: FencingToken, text: bytes) -> bool:
     ranks = [effect.rank for effect in _effects(text)]
     return (token.epoch, token.attempt) >= max(ranks, default=(0, 0))
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.context import Token
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Job, LoggedEvent
-from holdfast.ports import Store
+from holdfast.lifecycle.record import Job, LoggedEvent
+from holdfast.ports.store import Store
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.testing.acts import do, running_job
+from holdfast.tasks.context import FencingToken
 from holdfast.testing.factories import owner_of
+from holdfast.testing.store_actions import do, running_job
 from tests.support import checker
 from tests.support.checker import broken_promises
 from tests.support.resource import Resource
@@ -41,9 +41,9 @@ async def succeeded(store: Store, body: bytes) -> Job:
     return await do(store, job, c.Complete(actor=owner_of(job), body=body))
 
 
-def token(job: Job, attempt: int = 1) -> Token:
+def token(job: Job, attempt: int = 1) -> FencingToken:
     """The token of an attempt."""
-    return Token(job.public_id, 1, attempt)
+    return FencingToken(job.public_id, 1, attempt)
 
 
 async def problems(store: Store, resource: Resource, *acknowledged: str) -> str:
@@ -52,12 +52,12 @@ async def problems(store: Store, resource: Resource, *acknowledged: str) -> str:
 
 
 def test_the_resource_takes_the_same_attempt_again_and_no_older_one(resource: Resource) -> None:
-    assert resource.write(Token("a", 1, 1), "begin")
-    assert resource.write(Token("a", 1, 2), "begin")
-    assert not resource.write(Token("a", 1, 1), "end")
-    assert resource.write(Token("a", 1, 2), "end")
-    assert resource.write(Token("a", 2, 1), "begin"), "a greater epoch wins over any attempt"
-    assert not resource.write(Token("a", 1, 9), "end")
+    assert resource.write(FencingToken("a", 1, 1), "begin")
+    assert resource.write(FencingToken("a", 1, 2), "begin")
+    assert not resource.write(FencingToken("a", 1, 1), "end")
+    assert resource.write(FencingToken("a", 1, 2), "end")
+    assert resource.write(FencingToken("a", 2, 1), "begin"), "a greater epoch wins over any attempt"
+    assert not resource.write(FencingToken("a", 1, 9), "end")
     assert [effect.accepted for effect in resource.of("a")] == [
         True,
         True,
@@ -96,7 +96,7 @@ async def test_it_finds_effects_of_attempts_and_jobs_that_nobody_claimed(
 ) -> None:
     job = await succeeded(store, b"null")
     resource.write(token(job, 2), "begin")
-    resource.write(Token("nobody", 1, 1), "begin")
+    resource.write(FencingToken("nobody", 1, 1), "begin")
     found = await problems(store, resource)
     assert "attempt 2 had an effect and was never claimed" in found
     assert "nobody: effects of no job" in found

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.flow.redaction import redacting
-from holdfast.joblog import JobLogger
-from holdfast.ports import LOG_TEXT
+from holdfast.ports.models import LOG_TEXT
+from holdfast.tasks.job_logger import JobLogger
+from holdfast.telemetry.redaction import redacting
 
 NAME = "holdfast.task.kept"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from holdfast.telemetry.catalogue import CATALOGUE, Kind, Metric
+from holdfast.telemetry.metrics import CATALOGUE, Metric, MetricKind
 
 PAGE = (Path(__file__).parents[2] / "docs/observability.md").read_text("utf-8")
 
@@ -25,6 +25,8 @@ def test_the_table_has_every_metric_as_the_code_has_it_and_no_other() -> None:
 
 def test_queries_and_alerts_name_metrics_that_there_are() -> None:
     known = {metric.exported_name for metric in CATALOGUE}
-    buckets = {f"{metric.name}_bucket" for metric in CATALOGUE if metric.kind is Kind.HISTOGRAM}
+    buckets = {
+        f"{metric.name}_bucket" for metric in CATALOGUE if metric.kind is MetricKind.HISTOGRAM
+    }
     used = set(re.findall(r"holdfast_\w+", PAGE))
     assert used <= known | buckets

@@ -22,18 +22,20 @@ from prometheus_client.samples import Sample
 from holdfast.errors import CannotServe
 from holdfast.flow.recover import Swept
 from holdfast.lifecycle.states import EventType, State
-from holdfast.ports import Count, Quarantine, Store
+from holdfast.ports.models import Count, Quarantine
+from holdfast.ports.store import Store
+from holdfast.services.depth_refresh import refresh_depths
 from holdfast.telemetry import Meters
-from holdfast.telemetry.catalogue import CATALOGUE, Kind, Scope
-from holdfast.telemetry.depths import Depths, watch_depths
-from holdfast.telemetry.meters import MOST_LANES
-from holdfast.telemetry.pulse import measure_lag
-from holdfast.telemetry.serving import MetricsServer, serve_metrics
+from holdfast.telemetry.counters import MOST_LANES
+from holdfast.telemetry.liveness import measure_lag
+from holdfast.telemetry.metrics import CATALOGUE, MetricKind, MetricScope
+from holdfast.telemetry.metrics_server import MetricsServer, serve_metrics
+from holdfast.telemetry.queue_depths import Depths
 from holdfast.telemetry.summary import summary
 from holdfast.wiring import opened, read_address
-from tests.flow.test_perform import submitted
+from tests.flow.test_command import submitted
 from tests.support.waiting import wait_until
-from tests.telemetry.test_meters import HandClock
+from tests.telemetry.test_counters import HandClock
 
 B22 = {
     "claims": "holdfast_claims_total",
@@ -139,7 +141,7 @@ def test_every_name_of_the_requirement_is_scraped(server: MetricsServer) -> None
 def test_every_metric_of_the_catalogue_is_scraped_under_its_name(server: MetricsServer) -> None:
     names = {sample.name for sample in scraped(server)}
     for metric in CATALOGUE:
-        behind = "_bucket" if metric.kind is Kind.HISTOGRAM else ""
+        behind = "_bucket" if metric.kind is MetricKind.HISTOGRAM else ""
         assert metric.exported_name + behind in names
     assert len({metric.name for metric in CATALOGUE}) == len(CATALOGUE)
 
@@ -197,9 +199,9 @@ def test_the_stores_counts_come_from_the_snapshot(server: MetricsServer) -> None
 
 def test_help_says_whose_number_it_is() -> None:
     for metric in CATALOGUE:
-        whose = "whole store" if metric.scope is Scope.STORE else "this process"
+        whose = "whole store" if metric.scope is MetricScope.STORE else "this process"
         assert whose in metric.help
-    store = {metric.name for metric in CATALOGUE if metric.scope is Scope.STORE}
+    store = {metric.name for metric in CATALOGUE if metric.scope is MetricScope.STORE}
     assert store == {"holdfast_queue_jobs", "holdfast_dlq_count", "holdfast_quarantined_jobs"}
 
 
@@ -313,7 +315,7 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 from holdfast.errors import CannotServe
 from holdfast.telemetry import Meters
-from holdfast.telemetry.serving import serve_metrics
+from holdfast.telemetry.metrics_server import serve_metrics
 from holdfast.telemetry.summary import summary
 
 summary(Meters())
@@ -354,7 +356,7 @@ async def refreshed(depths: Depths, store: Store) -> None:
             return await store.quarantined(limit=limit)
 
     watching = asyncio.create_task(
-        watch_depths(depths, cast(Store, Counted()), every_seconds=0.001)
+        refresh_depths(depths, cast(Store, Counted()), every_seconds=0.001)
     )
     async with asyncio.timeout(10):
         await reads.acquire()

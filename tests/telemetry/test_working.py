@@ -14,9 +14,9 @@ import pytest
 from opentelemetry import trace
 
 from holdfast import Context, Holdfast, TransientError
+from holdfast.app.log_format import JsonFormatter
 from holdfast.errors import JobError
-from holdfast.logs import JsonFormatter
-from holdfast.telemetry.serving import serve_metrics
+from holdfast.telemetry.metrics_server import serve_metrics
 from holdfast.telemetry.tracing import carry, current_traceparent, trace_id_of
 from tests.telemetry.test_prometheus import get, scraped, value
 from tests.telemetry.test_tracing import GIVEN, TRACE, Spans, id_of, parent_of, spans

@@ -22,7 +22,7 @@ def check_types(*paths: str, cache: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.req("C16")
 def test_the_law_passes_strict_type_checking(tmp_path: Path) -> None:
-    outcome = check_types("src/holdfast/lifecycle", "src/holdfast/ports.py", cache=tmp_path)
+    outcome = check_types("src/holdfast/lifecycle", "src/holdfast/ports", cache=tmp_path)
     assert outcome.returncode == 0, outcome.stdout
 
 

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
-from holdfast.flow.verify import Problem, verify
-from holdfast.http.server import make_server
-from holdfast.ports import Store
+from holdfast.http.app import make_server
+from holdfast.http.router import Application
+from holdfast.maintenance.verify import LedgerProblem, verify
+from holdfast.ports.store import Store
 from holdfast.stores.postgres.migrate import migrate
 from holdfast.wiring import Address, make_store, read_address
 from tests.http.conftest import Names
@@ -43,25 +43,25 @@ def address(request: pytest.FixtureRequest) -> Address:
 
 
 @pytest.fixture
-async def server(address: Address) -> AsyncIterator[FastAPI]:
+async def server(address: Address) -> AsyncIterator[Application]:
     """A running application; every job is verified afterwards."""
     app = make_server(make_store(address), Names())
-    async with app.router.lifespan_context(app):
+    async with app.lifespan_context(app):
         yield app
-        problems: list[Problem] = []
-        await verify(app.state.house.session.store, on_problem=problems.append)
+        problems: list[LedgerProblem] = []
+        await verify(app.state.session.store, on_problem=problems.append)
         assert problems == []
 
 
 @pytest.fixture
-def store(server: FastAPI) -> Store:
+def store(server: Application) -> Store:
     """The store behind the server."""
-    store: Store = server.state.house.session.store
+    store: Store = server.state.session.store
     return store
 
 
 @pytest.fixture
-async def call(server: FastAPI) -> AsyncIterator[Callable[[str | None], httpx.AsyncClient]]:
+async def call(server: Application) -> AsyncIterator[Callable[[str | None], httpx.AsyncClient]]:
     """Make a client of a role and tenant: `call("viewer@mine")`."""
     made: list[httpx.AsyncClient] = []
 

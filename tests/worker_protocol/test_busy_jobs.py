@@ -8,10 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.flow.intervene import signal
-from holdfast.lifecycle.job import Actor, Change
+from holdfast.flow.signal import signal
+from holdfast.lifecycle.record import Actor, Change
 from holdfast.lifecycle.states import Role
-from holdfast.ports import Outcome, Store
+from holdfast.ports.models import Outcome
+from holdfast.ports.store import Store
 from tests.worker_protocol.hand import Hand, events, said, submitted
 
 SENDER = Actor(Role.CONTROL, "sender")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
-from holdfast.lifecycle.policy import RELEASES_FREE
+from holdfast.http.router import Application
+from holdfast.lifecycle.execution_policy import RELEASES_FREE
 from tests.worker_protocol.hand import Hand, events, read, said, submitted
 
 Call = Callable[[str | None], httpx.AsyncClient]
@@ -42,11 +42,11 @@ async def test_a_session_is_listed_as_a_worker_until_it_ends(
 
 
 async def test_a_worker_that_claims_or_reports_is_seen(
-    http: httpx.AsyncClient, hand: Hand, server: FastAPI
+    http: httpx.AsyncClient, hand: Hand, server: Application
 ) -> None:
-    attendance = server.state.house.session.attendance
+    presence = server.state.workers.presence
     clock = [0.0]
-    attendance._clock = lambda: clock[0]
+    presence._clock = lambda: clock[0]
 
     async def seen() -> int:
         clock[0] += 10
@@ -146,6 +146,15 @@ async def test_a_worker_for_all_may_claim_for_one(http: httpx.AsyncClient, call:
     assert [job["tenant"] for job in await hand.claim(limit=10)] == ["mine"]
 
 
+async def test_a_session_reads_the_tenant_only_to_publish_terms(call: Call) -> None:
+    worker = call("worker@mine")
+    worker.headers["holdfast-tenant"] = "theirs"
+    without = await worker.post("/v1/worker/sessions", json={"tasks": ["t"]})
+    assert without.status_code == 201, without.text
+    terms = {"tasks": ["t"], "terms": {"t": {"retries": 1}}}
+    assert (await worker.post("/v1/worker/sessions", json=terms)).status_code == 403
+
+
 async def test_no_token_speaks_for_anothers_session(http: httpx.AsyncClient, call: Call) -> None:
     await submitted(http)
     hand = await Hand.hired(call("worker"))
@@ -195,13 +204,13 @@ async def test_a_worker_gets_only_jobs_of_the_tasks_that_it_names(
 
 
 async def test_a_session_that_was_opened_with_tasks_claims_no_others(
-    http: httpx.AsyncClient, hand: Hand, server: FastAPI
+    http: httpx.AsyncClient, hand: Hand, server: Application
 ) -> None:
     worker = await Hand.hired(hand.http, tasks=["charge", "refund@2"])
     for task, version in (("other", None), ("charge", None), ("refund", "1"), ("refund", "2")):
         await submitted(http, task=task, task_version=version)
     # Another server, or this one started again, has not seen the session being opened.
-    server.state.house.session.attendance._tasks.clear()
+    server.state.workers.presence._tasks.clear()
 
     found = await worker.claim(limit=10)
     assert [(job["task"], (await read(http, job))["task_version"]) for job in found] == [

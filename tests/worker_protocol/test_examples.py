@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.times import SECOND
-from holdfast.testing.acts import submit_one
+from holdfast.testing.store_actions import submit_one
 from holdfast.wiring import opened, read_address
 from tests.support.lifeline import free_port
 from tests.support.waiting import wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from holdfast.lifecycle.job import MISMATCH
+from holdfast.lifecycle.record import MISMATCH
 from tests.worker_protocol.hand import Hand, Json, events, read, submitted
 
 NO_STOCK = {"message": "out of stock"}

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from holdfast.errors import PermanentError
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import Store
-from holdfast.testing.acts import submit_one
+from holdfast.ports.store import Store
+from holdfast.testing.store_actions import submit_one
 from tests.worker_protocol.hand import Hand, events, read, said, submitted
 
 BOOM = {"message": "the printer is on fire", "type": "PrinterError", "traceback": "at print.js:7"}
@@ -223,7 +223,7 @@ async def test_a_compensation_of_a_job_that_is_gone_is_ended_and_not_handed_out(
     async def gone(*_: Any) -> Any:
         raise PermanentError("what it was asked to do is erased")
 
-    monkeypatch.setattr("holdfast.http.assignments.retold", gone)
+    monkeypatch.setattr("holdfast.worker_protocol.assignments.add_story", gone)
     [left] = await hand.claim(limit=5)
 
     assert left["internal_id"] == other["internal_id"]

@@ -6,17 +6,18 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from msgspec.structs import replace
 from starlette.datastructures import Headers
 
-from holdfast.http.scopes import Caller, TokenRole
-from holdfast.identity import mint_id
-from holdfast.lifecycle.job import Actor
+from holdfast.auth.authorization import Caller, TokenRole
+from holdfast.http.router import Application
+from holdfast.ids import mint_id
+from holdfast.lifecycle.record import Actor
 from holdfast.lifecycle.states import Role
-from holdfast.lifecycle.submit import Submission, submit
-from holdfast.ports import Store
-from holdfast.webhooks import QUEUE, TASK
+from holdfast.lifecycle.submission import Submission
+from holdfast.lifecycle.submit import submit
+from holdfast.ports.store import Store
+from holdfast.webhooks.registry import QUEUE, TASK
 from tests.worker_protocol.hand import Hand
 
 
@@ -53,10 +54,10 @@ class For:
 @pytest.mark.usefixtures("_delivery")
 @pytest.mark.parametrize("queues", [(QUEUE,), ()])
 async def test_a_token_for_no_open_queue_claims_nothing_without_naming_one(
-    server: FastAPI, http: httpx.AsyncClient, queues: tuple[str, ...]
+    server: Application, http: httpx.AsyncClient, queues: tuple[str, ...]
 ) -> None:
     await http.post("/v1/jobs", json={"task": "t"})
-    server.state.house = replace(server.state.house, doorkeeper=For(*queues))
+    server.state = replace(server.state, authenticator=For(*queues))
     opened = await http.post("/v1/worker/sessions", json={})
     assert (opened.status_code, opened.json()["code"]) == (403, "forbidden")
     claimed = await http.post("/v1/worker/claim", json={"session": "w.1", "request_id": "r"})

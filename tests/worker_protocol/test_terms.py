@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from holdfast.errors import Refused, StoreUnavailable
+from holdfast.http.router import Application
 from tests.worker_protocol.hand import Hand, events, read, submitted
 
 Call = Callable[[str | None], httpx.AsyncClient]
@@ -48,7 +48,7 @@ async def test_a_repeated_claim_does_not_correct_twice(http: httpx.AsyncClient, 
 
 
 async def test_no_job_is_handed_out_while_the_terms_of_its_task_cannot_be_read(
-    http: httpx.AsyncClient, call: Call, server: FastAPI, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, call: Call, server: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await submitted(http)
     hand = await Hand.hired(call("worker"), tasks=["charge"], terms=ONCE)
@@ -56,7 +56,7 @@ async def test_no_job_is_handed_out_while_the_terms_of_its_task_cannot_be_read(
     async def fails(*_: object) -> None:
         raise StoreUnavailable("the database does not answer")
 
-    store = server.state.house.session.store
+    store = server.state.session.store
     with monkeypatch.context() as away:
         away.setattr(store, "task_terms", fails)
         claim = {"session": hand.session, "request_id": "same"}
@@ -128,7 +128,7 @@ async def test_a_job_whose_terms_cannot_be_corrected_is_given_back(
     async def refused(*_: object) -> None:
         raise Refused("something else came first")
 
-    monkeypatch.setattr("holdfast.http.assignments._corrected", refused)
+    monkeypatch.setattr("holdfast.worker_protocol.assignments._correct_terms", refused)
     assert await hand.claim() == []
     now = await read(http, job)
     assert (now["owner"], now["failures"], now["attempt"]) == (None, 0, 1)

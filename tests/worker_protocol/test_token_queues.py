@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from msgspec.structs import replace
 from starlette.datastructures import Headers
 
-from holdfast.http.scopes import Caller, TokenRole
+from holdfast.auth.authorization import Caller, TokenRole
+from holdfast.http.router import Application
 from tests.worker_protocol.hand import Hand, Json, events, read, said, submitted
 
 
@@ -33,24 +33,24 @@ async def running(http: httpx.AsyncClient, hand: Hand) -> Json:
 
 @pytest.mark.parametrize("word", ["heartbeat", "progress", "complete", "release"])
 async def test_a_report_on_a_job_of_another_queue_finds_no_job(
-    server: FastAPI, http: httpx.AsyncClient, hand: Hand, running: Json, word: str
+    server: Application, http: httpx.AsyncClient, hand: Hand, running: Json, word: str
 ) -> None:
-    everybodys = server.state.house
-    server.state.house = replace(everybodys, doorkeeper=ForQueues("b"))
+    everybodys = server.state
+    server.state = replace(everybodys, authenticator=ForQueues("b"))
     more = {"progress": 1} if word == "progress" else {}
     [answer] = await hand.report(said(running, word, **more))
     assert (answer["accepted"], answer["held"]) == (False, False)
     assert answer["problem"]["code"] == "no_such_job"
     assert answer["state"] is None
-    server.state.house = everybodys
+    server.state = everybodys
     assert (await read(http, running))["state"] == "running"
     assert await events(http, running) == ["job_created", "job_claimed", "job_started"]
 
 
 async def test_logs_and_steps_of_a_job_of_another_queue_are_not_there(
-    server: FastAPI, hand: Hand, running: Json
+    server: Application, hand: Hand, running: Json
 ) -> None:
-    server.state.house = replace(server.state.house, doorkeeper=ForQueues("b"))
+    server.state = replace(server.state, authenticator=ForQueues("b"))
     line = {
         "internal_id": running["internal_id"],
         "attempt": running["attempt"],
@@ -67,7 +67,7 @@ async def test_logs_and_steps_of_a_job_of_another_queue_are_not_there(
 
 
 async def test_a_report_on_a_job_of_the_tokens_queue_is_taken(
-    server: FastAPI, hand: Hand, running: Json
+    server: Application, hand: Hand, running: Json
 ) -> None:
-    server.state.house = replace(server.state.house, doorkeeper=ForQueues("a", "b"))
+    server.state = replace(server.state, authenticator=ForQueues("a", "b"))
     assert (await hand.say(running, "complete"))["accepted"]

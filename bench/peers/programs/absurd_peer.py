@@ -78,7 +78,7 @@ def single(arguments: argparse.Namespace) -> Answer:
 
 def drain(arguments: argparse.Namespace) -> Answer:
     starts = Starts()
-    progress = Progress(0 if arguments.shared else arguments.jobs, starts.tell)
+    progress = Progress(0 if arguments.shared else arguments.jobs, starts.set)
     with (
         connected(arguments) as connection,
         working(arguments, CLIENTS, progress.start_one),
@@ -102,14 +102,14 @@ def latency(arguments: argparse.Namespace) -> Answer:
 
     def handler() -> None:
         latencies.handler_starts()
-        starts.tell()
+        starts.set()
 
     client = Absurd(arguments.url)
     with working(arguments, 1, handler):
         time.sleep(1)
         for pause in latencies.pauses():
             time.sleep(pause)
-            latencies.submit_begins()
+            latencies.submit_starts()
             client.spawn("noop", {}, queue="default")
             starts.wait()
     return latencies.read()

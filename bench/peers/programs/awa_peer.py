@@ -25,7 +25,7 @@ CONNECTIONS = 20
 POLL_MILLISECONDS = 10
 FILL = 2_000
 
-# Its view of all jobs takes minutes for what these sums tell at once: a ready entry stays until
+# Its view of all jobs takes minutes for what these sums show at once: a ready entry stays until
 # its segment is pruned, together with the batches of receipts that end it.
 COUNT_LEFT = """
 SELECT (SELECT count(*) FROM awa.ready_entries) + (SELECT count(*) FROM awa.deferred_jobs)
@@ -94,7 +94,7 @@ async def latency(arguments: argparse.Namespace) -> Answer:
         for pause in latencies.pauses():
             await asyncio.sleep(pause)
             started.clear()
-            latencies.submit_begins()
+            latencies.submit_starts()
             await client.insert(Noop("x"))
             await asyncio.wait_for(started.wait(), 60)
         return latencies.read()

@@ -66,7 +66,7 @@ def single(arguments: argparse.Namespace) -> Answer:
 
 def drain(arguments: argparse.Namespace) -> Answer:
     starts = Starts()
-    progress = Progress(0 if arguments.shared else arguments.jobs, starts.tell)
+    progress = Progress(0 if arguments.shared else arguments.jobs, starts.set)
     with (
         psycopg.connect(arguments.url, autocommit=True) as connection,
         launched(arguments, progress.start_one),
@@ -90,14 +90,14 @@ def latency(arguments: argparse.Namespace) -> Answer:
 
     def handler() -> None:
         latencies.handler_starts()
-        starts.tell()
+        starts.set()
 
     client = DBOSClient(system_database_url=arguments.url)
     with launched(arguments, handler):
         time.sleep(2)
         for pause in latencies.pauses():
             time.sleep(pause)
-            latencies.submit_begins()
+            latencies.submit_starts()
             client.enqueue(NOOP, {})
             starts.wait()
         # The last end is written after its handler has started.

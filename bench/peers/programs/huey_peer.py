@@ -38,7 +38,7 @@ def single(arguments: argparse.Namespace) -> Answer:
 
 def drain(arguments: argparse.Namespace) -> Answer:
     starts = Starts()
-    progress = Progress(0 if arguments.shared else arguments.jobs, starts.tell)
+    progress = Progress(0 if arguments.shared else arguments.jobs, starts.set)
     with working(opened(arguments, progress.start_one)[0]):
         starts.wait_for_the_last()
         # A job's row is deleted, durably, before its handler starts; nothing is written after it.
@@ -54,14 +54,14 @@ def latency(arguments: argparse.Namespace) -> Answer:
 
     def handler() -> None:
         latencies.handler_starts()
-        starts.tell()
+        starts.set()
 
     huey, noop = opened(arguments, handler)
     with working(huey):
         time.sleep(0.5)
         for pause in latencies.pauses():
             time.sleep(pause)
-            latencies.submit_begins()
+            latencies.submit_starts()
             noop({})
             starts.wait()
     return latencies.read()

@@ -104,7 +104,7 @@ async def latency(arguments: argparse.Namespace) -> Answer:
         for pause in latencies.pauses():
             await asyncio.sleep(pause)
             started.clear()
-            latencies.submit_begins()
+            latencies.submit_starts()
             await queries.enqueue("noop", b"{}")
             await asyncio.wait_for(started.wait(), 60)
         worker.shutdown.set()

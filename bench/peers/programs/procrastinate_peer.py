@@ -85,7 +85,7 @@ async def latency(arguments: argparse.Namespace) -> Answer:
         for pause in latencies.pauses():
             await asyncio.sleep(pause)
             started.clear()
-            latencies.submit_begins()
+            latencies.submit_starts()
             await app.tasks["noop"].defer_async(body={})
             await asyncio.wait_for(started.wait(), 60)
         return latencies.read()

@@ -37,10 +37,10 @@ def main(
 ) -> None:
     """Do what the command line asks for, and print the answer."""
 
-    def tell_version(_: argparse.Namespace) -> Answer:
+    def version_verb(_: argparse.Namespace) -> Answer:
         return {"version": version(package), "keeps": keeps, "settings": settings}
 
-    known: dict[str, Verb] = {"version": tell_version, **verbs}
+    known: dict[str, Verb] = {"version": version_verb, **verbs}
     arguments = _parser(package, list(known)).parse_args()
     answer = known[arguments.verb](arguments)
     print(json.dumps(run(answer) if inspect.iscoroutine(answer) else answer), flush=True)
@@ -60,12 +60,12 @@ def _parser(package: str, verbs: list[str]) -> argparse.ArgumentParser:
 
 
 def payload(size: int) -> dict[str, Any]:
-    """What a job carries: next to nothing, or so many bytes."""
+    """What a job carries: next to nothing, or a number of bytes."""
     return {"data": noise(size)} if size else {"n": 1}
 
 
 def noise(size: int) -> str:
-    """Make text of so many letters that PostgreSQL cannot compress.
+    """Return text of a length that PostgreSQL cannot compress.
 
     Base64 of bytes that look random, but are the same for everybody: hashes of numbers.
     """
@@ -83,14 +83,14 @@ class Stopwatch:
     """Seconds and CPU seconds of this process since it was made."""
 
     def __init__(self) -> None:
-        self.began = time.monotonic()
+        self.started = time.monotonic()
         self._cpu = time.process_time()
 
     def read(self, jobs: int) -> Answer:
-        """Tell what so many jobs took."""
+        """Return what a number of jobs took."""
         return {
             "jobs": jobs,
-            "seconds": time.monotonic() - self.began,
+            "seconds": time.monotonic() - self.started,
             "cpu": time.process_time() - self._cpu,
         }
 
@@ -119,19 +119,19 @@ class Progress:
             self._last = time.monotonic()
 
     def read(self) -> Answer:
-        """Tell what the drain took until now, and the most memory that it had.
+        """Return what the drain took until now, and its peak memory.
 
         Of several processes, also when its first and last handlers started, on the machine's clock.
         """
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         answer = {**self._stopwatch.read(self._seen), "rss": peak}
         if not self._jobs:
-            answer |= {"first": self._stopwatch.began, "last": self._last}
+            answer |= {"first": self._stopwatch.started, "last": self._last}
         return answer
 
 
 class Latencies:
-    """Times from the beginning of a submit to the start of its handler, one job at a time."""
+    """Times from the start of a submit to the start of its handler, one job at a time."""
 
     def __init__(self, samples: int, *, pause_seconds: tuple[float, float] = (0.01, 0.03)) -> None:
         self._samples = samples
@@ -144,7 +144,7 @@ class Latencies:
         for _ in range(self._samples):
             yield random.uniform(*self._pause_seconds)
 
-    def submit_begins(self) -> None:
+    def submit_starts(self) -> None:
         """Start the clock of one job."""
         self._submitted = time.monotonic()
 
@@ -153,7 +153,7 @@ class Latencies:
         self._milliseconds.append((time.monotonic() - self._submitted) * 1000)
 
     def read(self) -> Answer:
-        """Tell all of them."""
+        """Return all of them."""
         return {"ms": self._milliseconds}
 
 
@@ -179,7 +179,7 @@ async def by_chunks(jobs: int, size: int, submit: Callable[[int], Awaitable[obje
 
 
 async def by_callers(jobs: int, callers: int, submit: Callable[[], Awaitable[object]]) -> Answer:
-    """Submit one by one, from so many callers at the same time."""
+    """Submit one by one, from several callers at the same time."""
     numbers = iter(range(jobs))
 
     async def caller() -> None:
@@ -192,7 +192,7 @@ async def by_callers(jobs: int, callers: int, submit: Callable[[], Awaitable[obj
 
 
 def by_threads(jobs: int, callers: int, submit: Callable[[], object]) -> Answer:
-    """Submit one by one, from so many threads at the same time."""
+    """Submit one by one, from several threads at the same time."""
     numbers = count(1)
 
     def caller() -> None:
@@ -212,7 +212,7 @@ class Starts:
     def __init__(self) -> None:
         self._event = threading.Event()
 
-    def tell(self) -> None:
+    def set(self) -> None:
         """Wake who waits."""
         self._event.set()
 

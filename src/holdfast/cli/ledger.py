@@ -1,232 +1,241 @@
-"""Commands on the ledger itself: migrate, verify, rebuild, epoch, seal."""
+"""Commands on the ledger: verify it, rebuild rows from it, purge old jobs, release damaged ones."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
+from uuid import UUID
 
 import typer
+from typer import Argument, Option
 
-from holdfast import wiring
-from holdfast.cli.running import (
-    DEFAULT_URL,
-    FOUND_PROBLEMS,
-    AsJson,
-    Url,
-    address_of,
-    counting,
-    err,
-    out,
-    print_json,
-    run,
-    with_store,
-)
-from holdfast.cli.showing import plain, say
-from holdfast.flow.anchor import anchors, read_anchors, write_anchor
-from holdfast.flow.rebuild import Rebuilt
-from holdfast.flow.rebuild import rebuild as rebuild_store
-from holdfast.flow.verify import Problem, Report
-from holdfast.flow.verify import verify as verify_store
-from holdfast.ports import Store
+from holdfast.cli.options import StoreCommand
+from holdfast.cli.output import plain, print_note, progress_bar, time_text
+from holdfast.cli.runtime import BAD_INPUT, FOUND_PROBLEMS
+from holdfast.cli.settings import CommandFileOptions, PurgeOptions
+from holdfast.durations import instant
+from holdfast.errors import BadData
+from holdfast.flow.blobs_on_demand import BlobsOnDemand
+from holdfast.flow.purge import Purged, purge_all
+from holdfast.lifecycle.record import Actor, JobId
+from holdfast.lifecycle.states import Role
+from holdfast.maintenance.anchor import read_anchors
+from holdfast.maintenance.rebuild import Rebuilt
+from holdfast.maintenance.rebuild import rebuild as rebuild_store
+from holdfast.maintenance.release_quarantined import Released, release_all, release_some
+from holdfast.maintenance.verify import LedgerProblem, Verified
+from holdfast.maintenance.verify import verify as verify_store
+from holdfast.ports.store import Store
+from holdfast.queries.why.phrases import count
+from holdfast.services.upkeep import process_name
 
-epoch_app = typer.Typer(help="The epoch that claims are made under.", no_args_is_help=True)
-seal_app = typer.Typer(help="The hash chain over events.", no_args_is_help=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    app.command()(migrate)
-    app.command()(verify)
-    app.command()(rebuild)
-    app.add_typer(epoch_app, name="epoch")
-    app.add_typer(seal_app, name="seal")
-
-
-def migrate(
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
-    beside_others: Annotated[
-        bool,
-        typer.Option("--beside-others", help="Go ahead where somebody else's tables are."),
-    ] = False,
-) -> None:
-    """Bring the store's schema up to date. Safe to repeat, and to stop in between."""
-    address = address_of(url)
-
-    def tell(number: int, name: str) -> None:
-        if not as_json:
-            out.print(f"applying {number:04} {name}", markup=False)
-
-    applied = run(wiring.migrate(address, progress=tell, beside_others=beside_others))
-    if as_json:
-        print_json({"applied": applied})
-    else:
-        out.print(f"applied {len(applied)}" if applied else "up to date")
+ID_DIGITS = 32
+SEARCHED = 100_000
+"""Quarantined jobs that are searched for one whose id starts with some digits."""
 
 
 def verify(
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    command: StoreCommand,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="No progress bar.")] = False,
     anchor: Annotated[
-        typer.FileText | None,
-        typer.Option("--anchor", help="Compare with a file that `holdfast seal anchor` wrote."),
+        typer.FileText | None, Option(help="Compare with a file that `holdfast seal anchor` wrote.")
     ] = None,
 ) -> None:
-    """Derive every job from its events again and compare: rows, keys, revisions, edges, seals.
+    """Derive every job from its events and compare: rows, keys, revisions, edges, seals.
 
-    Also looks at queues, marks, tokens, webhooks and cursors.
-    Runs beside live work. Exits with 1 if anything is wrong, and names the job.
+    Also checks queues, marks, tokens, webhooks and cursors. Runs beside live work. Exits with 1 if
+    anything is wrong, and names the job.
     """
-    problems: list[Problem] = []
+    problems: list[LedgerProblem] = []
 
-    def note(problem: Problem) -> None:
-        if as_json:
+    def report_problem(problem: LedgerProblem) -> None:
+        if command.as_json:
             problems.append(problem)
         else:
             whose = "ledger" if problem.id is None else f"job {problem.id}"
-            say(err, f"{whose}: {plain(problem.text)}")
+            print_note(f"{whose}: {plain(problem.text)}")
 
-    async def work(store: Store) -> Report:
-        with counting("verifying", await store.size(), quiet=quiet or as_json) as progress:
+    async def work(store: Store) -> Verified:
+        size, hidden = await store.size(), quiet or command.as_json
+        with progress_bar("verifying", size, quiet=hidden) as progress:
             anchored = None if anchor is None else read_anchors(anchor)
-            return await verify_store(store, on_problem=note, progress=progress, anchored=anchored)
+            return await verify_store(
+                store, on_problem=report_problem, progress=progress, anchored=anchored
+            )
 
-    report = run(with_store(url, work))
-    if as_json:
-        print_json(
-            {
-                "jobs": report.jobs,
-                "events": report.events,
-                "erased": report.erased,
-                "problems": [
-                    {"internal_id": None if one.id is None else str(one.id), "problem": one.text}
-                    for one in problems
-                ],
-            }
-        )
-    else:
-        _say_verified(report)
+    report = command.on_store(work)
+    erased = f", {report.erased:,} bodies erased by retention" if report.erased else ""
+    verdict = count(report.problems, "problem") if report.problems else "no problem"
+    counts = f"{count(report.jobs, 'job')}, {count(report.events, 'event')}"
+    answer = {
+        "jobs": report.jobs,
+        "events": report.events,
+        "erased": report.erased,
+        "problems": [{"internal_id": one.id, "problem": one.text} for one in problems],
+    }
+    command.show(answer, f"{counts}{erased}: {verdict}")
     if report.problems:
         raise typer.Exit(FOUND_PROBLEMS)
 
 
-def _say_verified(report: Report) -> None:
-    erased = f", {report.erased:,} bodies erased by retention" if report.erased else ""
-    verdict = f"{report.problems:,} problems" if report.problems else "no problem"
-    out.print(f"{report.jobs:,} jobs, {report.events:,} events{erased}: {verdict}")
-
-
 def rebuild(
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    command: StoreCommand,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do it: no worker or server may run meanwhile.")
+        bool, Option("--yes", help="Confirm that no worker or server is running.")
     ] = False,
 ) -> None:
-    """Write the projection (rows, keys, summaries) anew from the events alone."""
+    """Write rows, keys and summaries again from the events alone."""
     if not yes:
-        err.print("Stop all workers and servers of this store first, then repeat with --yes.")
-        raise typer.Exit(2)
+        print_note("Stop all workers and servers of this store first, then repeat with --yes.")
+        raise typer.Exit(BAD_INPUT)
 
     async def work(store: Store) -> Rebuilt:
-        with counting("rebuilding", await store.size(), quiet=as_json) as progress:
+        with progress_bar("rebuilding", await store.size(), quiet=command.as_json) as progress:
             return await rebuild_store(store, progress=progress)
 
-    report = run(with_store(url, work))
-    if as_json:
-        skipped = [str(id_) for id_ in report.skipped]
-        print_json(
-            {
-                "jobs": report.jobs,
-                "changed": report.changed,
-                "freed": report.freed,
-                "skipped": skipped,
-                "busy": [str(id_) for id_ in report.busy],
-            }
-        )
-    else:
-        if report.freed:
-            out.print(f"keys of no job, now freed: {report.freed:,}")
-        out.print(f"{report.jobs:,} jobs rebuilt, {report.changed:,} of them were wrong")
-        for id_ in report.skipped:
-            err.print(f"job {id_}: left alone, its events cannot be read", markup=False)
-        for id_ in report.busy:
-            err.print(f"job {id_}: left alone, somebody writes it; stop all workers", markup=False)
+    report = command.on_store(work)
+    freed = [f"keys of no job, now freed: {report.freed:,}"] if report.freed else []
+    line = f"{count(report.jobs, 'job')} rebuilt, {report.changed:,} of them were wrong"
+    unread = [f"job {id_}: left alone, its events cannot be read" for id_ in report.skipped]
+    busy = [f"job {id_}: left alone, it is being written; stop all workers" for id_ in report.busy]
+    command.show(report, *freed, line, notes=[*unread, *busy])
     if report.skipped or report.busy:
         raise typer.Exit(FOUND_PROBLEMS)
 
 
-@epoch_app.command("show")
-def epoch_show(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show the epoch."""
+def purge(
+    command: StoreCommand,
+    terms: PurgeOptions,
+    *,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Only count the jobs that would be removed now.")
+    ] = False,
+    log: Annotated[bool, Option("--log", help="Only list past purges, newest first.")] = False,
+    files: CommandFileOptions,
+) -> None:
+    """Remove whole jobs whose record's term is over: rows, events, logs. Runs beside live work.
 
-    async def work(store: Store) -> int:
-        return (await store.clock()).epoch
-
-    _say_epoch(run(with_store(url, work)), as_json)
-
-
-@epoch_app.command("bump")
-def epoch_bump(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Raise the epoch after a restore: whoever claimed before it is fenced.
-
-    Feeds and webhooks go on where they were, also where the database is in another cluster now.
+    Their ids stay known: asked for one, Holdfast answers that it was purged. Exits with 1 if a job
+    could not be removed.
     """
+    if log:
+        _show_purges(command)
+        return
+    kept, plan = terms.purge_terms(), files.plan_upkeep(command)
+    actor = Actor(Role.JANITOR, process_name())
 
-    async def work(store: Store) -> int:
-        return await store.bump_epoch()
+    async def work(store: Store) -> Purged:
+        with progress_bar("purging", await store.size(), quiet=command.as_json) as progress:
+            return await purge_all(
+                store,
+                actor,
+                kept,
+                blobs=BlobsOnDemand(store, plan).get,
+                dry_run=dry_run,
+                on_look=lambda total: progress(total.looked),
+            )
 
-    _say_epoch(run(with_store(url, work)), as_json)
-    if not as_json:
-        out.print("claims of earlier epochs are refused from now on")
-        out.print("cursors of feeds and webhooks stay valid, also in another PostgreSQL cluster")
+    done = command.on_store(work)
+    answer = {
+        "dry_run": dry_run,
+        "purged": done.purged,
+        "kept": done.kept,
+        "given_back_bytes": done.bytes,
+        "failed": done.failed,
+    }
+    notes = [f"job {id_}: {plain(why)}" for id_, why in done.failed.items()]
+    command.show(answer, *_purge_lines(done, dry_run=dry_run), notes=notes)
+    if done.failed:
+        raise typer.Exit(FOUND_PROBLEMS)
 
 
-def _say_epoch(epoch: int, as_json: bool) -> None:
-    if as_json:
-        print_json({"epoch": epoch})
-    else:
-        out.print(f"epoch {epoch}")
+def _purge_lines(done: Purged, *, dry_run: bool) -> list[str]:
+    verb = "would purge" if dry_run else "purged"
+    ends = ", ".join(f"{jobs:,} {state}" for state, jobs in sorted(done.purged.items()))
+    lines = [f"{verb} {count(done.jobs, 'job')}{f' ({ends})' if ends else ''}"]
+    if done.kept:
+        why = "jobs that are linked to them stay, or their logs and artifacts cannot be erased"
+        lines.append(f"kept {done.kept:,} more: {why}")
+    if done.bytes:
+        lines.append(f"gave {done.bytes / 1e6:,.1f} MB back to the file system")
+    return lines
 
 
-@seal_app.command("on")
-def seal_on(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Seal every event from now on: verify then finds one that was changed.
+def _show_purges(command: StoreCommand) -> None:
+    found = command.on_store(lambda store: store.purges())
+    lines = [
+        f"{one.number}  {time_text(one.at)}  {count(one.jobs, 'job')}, "
+        f"{count(one.events, 'event')}  by {plain(one.actor)}: {plain(one.reason)}"
+        for one in found
+    ]
+    command.show({"purges": found}, *lines, notes=[] if found else ["no purges yet"])
 
-    Not a history that was cut or made anew as a whole: for that, keep an anchor elsewhere.
+
+def list_quarantined(
+    command: StoreCommand,
+    limit: Annotated[int, Option(min=1, help="Maximum jobs to list.")] = 100,
+) -> None:
+    """List quarantined jobs, and why each is quarantined."""
+    found = command.on_store(lambda store: store.quarantined(limit=limit))
+    jobs = [
+        {"internal_id": one.id, "since": instant(one.since), "reason": one.reason}
+        for one in found.jobs
+    ]
+    lines = [f"{one.id}  since {time_text(one.since)}  {plain(one.reason)}" for one in found.jobs]
+    notes = [] if found.total else ["no job is quarantined"]
+    if found.total > len(found.jobs):
+        notes = [f"{len(found.jobs):,} of {found.total:,}; use --limit for more"]
+    command.show({"jobs": jobs, "total": found.total}, *lines, notes=notes)
+
+
+def release_quarantined(
+    command: StoreCommand,
+    jobs: Annotated[
+        list[str] | None,
+        Argument(metavar="[ID]...", help="Internal ids of the jobs, or their first digits."),
+    ] = None,
+    every: Annotated[
+        bool, Option("--all", help="Every quarantined job that can be read again.")
+    ] = False,
+) -> None:
+    """Release repaired jobs, so that they are claimed and swept again.
+
+    A job that is still damaged stays in quarantine. Exits with 1 if there was one.
     """
-    _seal(url, True, as_json)
+    if bool(jobs) == every:
+        raise typer.BadParameter("name the jobs to release, or use --all")
+    starts = [_read_digits(text) for text in jobs or []]
+
+    async def work(store: Store) -> Released:
+        if every:
+            return await release_all(store)
+        return await release_some(store, [await _find_quarantined(store, one) for one in starts])
+
+    done = command.on_store(work)
+    notes = [f"job {id_} is still damaged: {plain(why)}" for id_, why in done.damaged.items()]
+    command.show(done, f"released {len(done.released):,}", notes=notes)
+    if done.damaged:
+        raise typer.Exit(FOUND_PROBLEMS)
 
 
-@seal_app.command("anchor")
-def seal_anchor(url: Url = DEFAULT_URL) -> None:
-    """Write the last seal of every job, a line of JSON each, for `holdfast verify --anchor FILE`.
-
-    Keep it where nobody who can write the store can change it. Runs beside live work.
-    """
-
-    async def work(store: Store) -> int:
-        number = 0
-        async for one in anchors(store):
-            typer.echo(write_anchor(one))
-            number += 1
-        return number
-
-    err.print(f"anchored {run(with_store(url, work)):,} jobs")
+def _read_digits(text: str) -> str:
+    digits = text.replace("-", "").lower()
+    if not re.fullmatch(r"[0-9a-f]{8,32}", digits, re.ASCII):
+        raise typer.BadParameter(f"{text!r} is not an internal job id, nor the start of one")
+    return digits
 
 
-@seal_app.command("off")
-def seal_off(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Seal no further events; those that are sealed stay checked."""
-    _seal(url, False, as_json)
-
-
-def _seal(url: str, on: bool, as_json: bool) -> None:
-    async def work(store: Store) -> None:
-        await store.set_sealing(on)
-
-    run(with_store(url, work))
-    if as_json:
-        print_json({"sealing": on})
-    else:
-        out.print(f"sealing {'on' if on else 'off'}")
+async def _find_quarantined(store: Store, digits: str) -> JobId:
+    """Return the id of the quarantined job whose id starts with these digits."""
+    if len(digits) == ID_DIGITS:
+        return JobId(UUID(digits))
+    jobs = (await store.quarantined(limit=SEARCHED)).jobs
+    found = [one.id for one in jobs if one.id.hex.startswith(digits)]
+    if len(found) != 1:
+        which = (
+            "several quarantined jobs have ids that start"
+            if found
+            else "no quarantined job's id starts"
+        )
+        raise BadData(f"{which} with {digits}")
+    return found[0]

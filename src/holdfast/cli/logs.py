@@ -1,142 +1,148 @@
-"""`holdfast logs`: what a job's handler said by `ctx.log`.
-
-Exit codes: 0 shown, 1 no such job, 2 bad input, 3 the store failed, 4 refused, 130 Ctrl-C.
-"""
+"""`holdfast logs`: what a job's handler logged by `ctx.log`, or what its command printed."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator
-from typing import Annotated
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from typing import Annotated, Any
 
 import typer
-from msgspec import Struct
+from msgspec import UNSET
+from msgspec.structs import replace
+from typer import Option
 
-from holdfast.cli.asking import JobName, Tenant, find_job
-from holdfast.cli.running import (
-    DEFAULT_URL,
-    AsJson,
-    Url,
-    out,
-    print_json,
-    run,
-    with_operations,
-)
-from holdfast.cli.showing import moment, plain, say
+from holdfast.cli.options import JobCommand, JobName, Options, find_job
+from holdfast.cli.output import plain, print_note, time_text
+from holdfast.cli.settings import CommandFileOptions
+from holdfast.durations import micros
 from holdfast.errors import BadData
-from holdfast.json_format import json_of
-from holdfast.lifecycle.job import Job
-from holdfast.operations import Operations, Which
-from holdfast.ports import LOG_LINES, LogLine
-from holdfast.views import LogView
+from holdfast.lifecycle.record import Job
+from holdfast.operations.follow_logs import follow_pages, read_pages
+from holdfast.operations.json_format import json_of
+from holdfast.operations.read_logs import PRINTING
+from holdfast.operations.request import Operations
+from holdfast.operations.requests import MOST_TAIL, GetJob, GetLogs
+from holdfast.operations.views import Log, LogView
+from holdfast.ports.models import LOG_LINES
+from holdfast.queries.log_records import OutputStream
 
-LOOK_SECONDS = 0.5
-LAST_LOOK_SECONDS = 0.5
-"""How long after a job's end its last lines may come: a worker gathers them, see `logbook`."""
-
-Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="Go on until the job has ended, or Ctrl-C.")
-]
-Tail = Annotated[
-    int, typer.Option("--tail", min=1, max=LOG_LINES, help="How many of the last lines.")
-]
-Level = Annotated[str, typer.Option("--level", help="At least: debug, info, warning, error.")]
-OfAttempt = Annotated[int | None, typer.Option("--attempt", min=1, help="Of this attempt alone.")]
+CUT = "the command printed more than is kept; these are the first bytes"
 
 
-class Wish(Struct, frozen=True, kw_only=True):
-    """Which lines to show."""
+class LogFilter(Options):
+    """Which lines are shown, and how."""
 
-    level: int
-    attempt: int | None
+    tail: Annotated[int, Option(min=1, max=MOST_TAIL, help="Maximum lines, the latest ones.")] = (
+        LOG_LINES
+    )
+    stream: Annotated[OutputStream | None, Option(help="Only what a command printed to it.")] = None
+    level: Annotated[str, Option(help="At least this level: debug, info, warning, error.")] = (
+        "debug"
+    )
+    attempt: Annotated[int | None, Option(min=1, help="Only of this attempt.")] = None
+    raw: Annotated[
+        bool,
+        Option(
+            "--raw",
+            help="Only the text, as it is: control sequences reach the terminal, stderr is stderr.",
+        ),
+    ] = False
 
-    def covers(self, line: LogLine) -> bool:
-        """Whether a line is to be shown."""
-        return line.level >= self.level and self.attempt in (None, line.attempt)
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command."""
-    app.command("logs")(show_logs)
+    def wants(self, line: LogView) -> bool:
+        """Return whether a line is to be shown."""
+        return line.level >= _read_level(self.level) and self.attempt in (None, line.attempt)
 
 
 def show_logs(
+    command: JobCommand,
     job: JobName,
     *,
-    follow: Follow = False,
-    tail: Tail = LOG_LINES,
-    level: Level = "debug",
-    attempt: OfAttempt = None,
-    tenant: Tenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    follow: Annotated[
+        bool, Option("--follow", "-f", help="Print new lines until the job has ended, or Ctrl-C.")
+    ] = False,
+    shown: LogFilter,
+    files: CommandFileOptions,
 ) -> None:
-    """Show what a job's handler said by ctx.log, the newest thousand lines; with -f as it comes.
+    """Show what a job's command printed, or its handler logged by ctx.log; -f prints new lines.
 
-    --json prints one object; with -f one object for each line.
+    The newest thousand lines of a handler are kept, and the first 50 MB of a command. --json prints
+    one object; with -f, one object for each line.
     """
+    _read_level(shown.level)
 
-    async def work(operations: Operations) -> tuple[Job, list[LogLine]]:
-        wish = Wish(level=_level(level), attempt=attempt)
-        record = await operations.get(await find_job(operations, job))
-        found = record.id
-        lines = await operations.logs(found, limit=LOG_LINES)
-        shown = [line for line in lines if wish.covers(line)][-tail:]
-        if not follow:
-            return record, shown
-        for line in shown:
-            _say(line, as_json)
-        after = lines[-1].position if lines else 0
-        async for line in following(operations, found, after):
-            if wish.covers(line):
-                _say(line, as_json)
-        return record, []
+    async def work(operations: Operations) -> tuple[Log, list[LogView]]:
+        record = await operations.do(GetJob(job=await find_job(operations, job)))
+        kept: list[LogView] = []
+        async with aclosing(_read_wanted(operations, record, shown, follow=follow)) as pages:
+            async for page in pages:
+                if command.as_json and not follow:
+                    kept += page.lines
+                else:
+                    for line in page.lines:
+                        _print_line(command, line, raw=shown.raw)
+        return page, kept
 
-    record, lines = run(with_operations(url, tenant, work))
-    if follow:
-        return
-    if as_json:
-        told = [_told(line) for line in lines]
-        print_json({"job_id": record.public_id, "internal_id": str(record.id), "lines": told})
-        return
-    for line in lines:
-        _say(line, as_json)
+    last, kept = command.ask(work, files=files)
+    if command.as_json and not follow:
+        command.show(json_of(last) | {"lines": [_as_data(line) for line in kept]})
+    elif last.truncated:
+        print_note(CUT)
 
 
-async def following(operations: Operations, job: Which, after: int) -> AsyncIterator[LogLine]:
-    """Tell lines as they come, until the job has ended."""
-    ended = False
-    while True:
-        ended_before = ended
-        ended = (await operations.get(job)).terminal
-        for line in await operations.logs(job, after=after):
-            after = line.position
-            yield line
-        if ended_before:
-            return
-        await asyncio.sleep(LAST_LOOK_SECONDS if ended else LOOK_SECONDS)
+async def _read_wanted(
+    operations: Operations, job: Job, shown: LogFilter, *, follow: bool
+) -> AsyncGenerator[Log]:
+    """Return pages of a log with the lines that are to be shown; at least one."""
+    printed, is_first = job.kind in PRINTING, True
+    if shown.stream is not None and not printed:
+        raise BadData(f"--stream is for commands, and job {job.public_id} is a {job.kind}")
+    wanted = GetLogs(job=job.id, stream=shown.stream, tail=shown.tail if printed else None)
+    read = follow_pages if follow else read_pages
+    async with aclosing(read(operations, wanted)) as pages:
+        async for page in pages:
+            lines = [line for line in page.lines if shown.wants(line)]
+            if is_first and not printed:
+                # The whole log of a handler so far: what is not wanted does not count.
+                lines = lines[-shown.tail :]
+            is_first = False
+            yield replace(page, lines=lines)
 
 
-def _level(word: str) -> int:
+def _read_level(word: str) -> int:
     levels = logging.getLevelNamesMapping()
     if word.upper() not in levels:
         raise BadData(f"--level must be one of debug, info, warning, error; not {word!r}")
     return levels[word.upper()]
 
 
-def _told(line: LogLine) -> dict[str, object]:
-    told: dict[str, object] = json_of(LogView.of(line))
-    return told | {"level_name": logging.getLevelName(line.level)}
+def _print_line(command: JobCommand, line: LogView, *, raw: bool) -> None:
+    if raw and not command.as_json:
+        print_unchanged(line)
+    else:
+        command.show(_as_data(line), *_line_as_text(line))
 
 
-def _say(line: LogLine, as_json: bool) -> None:
-    if as_json:
-        print_json(_told(line))
+def print_unchanged(line: LogView) -> None:
+    """Print what a command printed, as it is, and to where it did."""
+    text = line.message if line.partial else f"{line.message}\n"
+    # As bytes: the terminal's encoding may not have every character.
+    typer.echo(text.encode(), nl=False, err=line.stream is OutputStream.STDERR)
+
+
+def _as_data(line: LogView) -> dict[str, Any]:
+    data: dict[str, Any] = json_of(line)
+    return data | {"level_name": logging.getLevelName(line.level)}
+
+
+def _line_as_text(line: LogView) -> Iterator[str]:
+    time = time_text(micros(line.at), millis=True)
+    if line.stream is not UNSET:
+        yield f"{time} {line.stream} {plain(line.message.expandtabs(4))}{'…' * bool(line.partial)}"
         return
     name = logging.getLevelName(line.level)
     first, *rest = line.message.split("\n")
-    say(out, f"{moment(line.at)} {line.attempt} {name:<7} {plain(first)}")
+    yield f"{time} {line.attempt} {name:<7} {plain(first)}"
     for text in rest:
-        # Indented, so that no line of a message can pass for one of its own.
-        say(out, f"    {plain(text.expandtabs(4))}")
+        # Indented, so that no line of a message can pass for a log line of its own.
+        yield f"    {plain(text.expandtabs(4))}"

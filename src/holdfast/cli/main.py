@@ -1,105 +1,177 @@
-"""The `holdfast` command: the application, and the one place where command modules join it."""
+"""The `holdfast` command: the one list of its commands, and the application made from it."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from typer import Argument, Option
+from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
 from holdfast import __version__
 from holdfast.cli import (
-    completing,
-    configuring,
-    dead_letters,
-    doctor,
-    holds,
+    artifacts,
+    clean,
+    config,
+    dlq,
     jobs,
     ledger,
-    limits,
     logs,
-    purge,
-    quarantine,
     queues,
-    services,
-    serving,
+    roles,
+    run,
     show,
-    signals,
+    store,
     submit,
     tokens,
+    upload,
+    uploads,
     watch,
     webhooks,
-    why,
-    worker,
-    workers,
 )
-from holdfast.cli.app_option import accept_app
-from holdfast.cli.running import telling
+from holdfast.cli.options import as_command
+from holdfast.cli.output import print_line
+from holdfast.cli.runtime import exit_on_error
 
-# A command module offers `register(app)`, which adds what it has; nothing joins in another way.
-REGISTRATIONS: tuple[Callable[[typer.Typer], None], ...] = (
-    serving.register,
-    ledger.register,
-    quarantine.register,
-    purge.register,
-    services.register,
-    submit.register,
-    jobs.register,
-    show.register,
-    watch.register,
-    logs.register,
-    queues.register,
-    limits.register,
-    dead_letters.register,
-    signals.register,
-    holds.register,
-    tokens.register,
-    webhooks.register,
-    why.register,
-    workers.register,
-    worker.register,
-    doctor.register,
-    configuring.register,
-    completing.register,
-)
+NAME = "holdfast"
+COMPLETION_VARIABLE = "_HOLDFAST_COMPLETE"
 
-app = typer.Typer(
-    name="holdfast",
-    help="Durable jobs: one lifecycle, enforced by the store.",
-    no_args_is_help=True,
-    pretty_exceptions_show_locals=False,
-)
+
+class Shell(StrEnum):
+    """A shell that a completion script can be printed for."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+    POWERSHELL = "powershell"
+
+
+def completion(
+    shell: Annotated[Shell, Argument(help="Which shell the script is for.")],
+) -> None:
+    """Print the completion script of a shell: `holdfast completion bash >> ~/.bashrc`."""
+    script = get_completion_script(
+        prog_name=NAME, complete_var=COMPLETION_VARIABLE, shell=shell.value
+    )
+    typer.echo(script)
+
+
+GROUPS = {
+    "epoch": "The epoch that claims are made under.",
+    "seal": "The hash chain over events.",
+    "quarantine": "Damaged jobs that are neither claimed nor swept.",
+    "queues": "Queues: depth by state, pause, resume.",
+    "dlq": "Dead letters: jobs that could not be done.",
+    "token": "Tokens: what each client may ask of a server.",
+    "uploads": "Uploads: files that were sent for jobs.",
+    "webhook": "Webhooks: addresses that are notified when jobs end.",
+}
+COMMANDS: dict[str, Callable[..., None]] = {
+    "up": roles.up,
+    "serve": roles.serve,
+    "reconcile": roles.reconcile,
+    "worker": roles.worker,
+    "migrate": store.migrate,
+    "verify": ledger.verify,
+    "rebuild": ledger.rebuild,
+    "epoch show": store.show_epoch,
+    "epoch bump": store.bump_epoch,
+    "seal on": store.seal_on,
+    "seal anchor": store.seal_anchor,
+    "seal off": store.seal_off,
+    "doctor": store.doctor,
+    "quarantine list": ledger.list_quarantined,
+    "quarantine release": ledger.release_quarantined,
+    "clean": clean.clean,
+    "purge": ledger.purge,
+    "submit": submit.submit_job,
+    "run": run.run_command,
+    "upload": upload.upload,
+    "ls": jobs.list_jobs,
+    "cancel": jobs.cancel_job,
+    "signal": jobs.send_signal,
+    "resolve": jobs.resolve_step,
+    "why": jobs.explain_job,
+    "hold": jobs.hold_job,
+    "unhold": jobs.unhold_job,
+    "reschedule": jobs.reschedule_job,
+    "show": show.show_job,
+    "watch": watch.watch_jobs,
+    "logs": logs.show_logs,
+    "artifacts": artifacts.show_artifacts,
+    "queues list": queues.list_queues,
+    "queues pause": queues.pause_queue,
+    "queues resume": queues.resume_queue,
+    "workers": queues.list_workers,
+    "limits": store.limits,
+    "dlq list": dlq.list_letters,
+    "dlq show": dlq.show_letter,
+    "dlq redrive": dlq.redrive_letters,
+    "dlq discard": dlq.discard_letters,
+    "redrive": dlq.redrive_letters,
+    "token create": tokens.create_token,
+    "token ls": tokens.list_tokens,
+    "token revoke": tokens.revoke_token,
+    "uploads list": uploads.list_uploads,
+    "uploads show": uploads.show_upload,
+    "uploads remove": uploads.remove_upload,
+    "webhook add": webhooks.add_webhook,
+    "webhook ls": webhooks.list_webhooks,
+    "webhook rm": webhooks.remove_webhook,
+    "config": config.show_config,
+    "completion": completion,
+}
+"""Every command, by the words that call it, in the order of the help."""
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        Console().print(f"holdfast {__version__}", highlight=False)
+        print_line(f"holdfast {__version__}")
         raise typer.Exit
 
 
-@app.callback()
 def main(
     ctx: typer.Context,
-    config: Annotated[
+    config_file: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--config",
             envvar="HOLDFAST_CONFIG",
-            help="The settings file; without it, holdfast.toml here if there is one.",
+            help="The settings file; by default holdfast.toml here, if it exists.",
         ),
     ] = None,
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Durable jobs: one lifecycle, enforced by the store."""
-    with telling():
-        configuring.apply_file(ctx, config)
+    with exit_on_error():
+        config.apply_file(ctx, config_file)
 
 
-for register in REGISTRATIONS:
-    register(app)
-accept_app(app)
+def make_app() -> typer.Typer:
+    """Make the application of all commands."""
+    made = typer.Typer(name=NAME, no_args_is_help=True, pretty_exceptions_show_locals=False)
+    made.callback()(main)
+    groups: dict[str, typer.Typer] = {"": made}
+    for words, function in COMMANDS.items():
+        group, _, name = words.rpartition(" ")
+        if group not in groups:
+            groups[group] = typer.Typer(help=GROUPS[group], no_args_is_help=True)
+            made.add_typer(groups[group], name=group)
+        # `config COMMAND` takes whichever options that command takes.
+        takes_any = name == "config"
+        settings = {
+            "allow_extra_args": takes_any,
+            "ignore_unknown_options": takes_any,
+            # What follows the program in `run PROGRAM -x` is the program's.
+            "allow_interspersed_args": name != "run",
+        }
+        groups[group].command(name, context_settings=settings)(as_command(function))
+    return made
+
+
+app = make_app()

@@ -1,74 +1,84 @@
-"""`holdfast queues`: how deep each queue is, and whether it is paused.
-
-Exit codes: 0 done, 2 bad input, 3 the store failed.
-"""
+"""`holdfast queues` and `holdfast workers`: how deep each queue is, and who serves it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from holdfast.cli.asking import OfTenant, Reason, check_texts
-from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_operations
-from holdfast.cli.showing import instant, plain, say, say_table, short
-from holdfast.json_format import json_of
+from holdfast.cli.options import JobCommand, Reason, ServerCommand, check_texts
+from holdfast.cli.output import align_table, plain, short, time_text
+from holdfast.durations import instant
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.states import State
-from holdfast.operations import Depth, Operations
-from holdfast.ports import QueueStatus
-from holdfast.views import instant as timestamp
+from holdfast.lifecycle.times import SECOND
+from holdfast.operations import requests as q
+from holdfast.operations.json_format import json_of
+from holdfast.operations.request import Operations
+from holdfast.operations.views import Depth, Roll
+from holdfast.ports.models import QueueStatus, WorkerStatus
+from holdfast.queries.why.phrases import describe_span
 
-queues_app = typer.Typer(help="Queues: depth by state, pause, resume.", no_args_is_help=True)
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
-STATES = [state for state in State if state is not State.UNKNOWN]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    app.add_typer(queues_app, name="queues")
-
-
-@queues_app.command("list")
-def list_queues(tenant: OfTenant = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """List queues, with how many jobs are in which state."""
-
-    async def work(operations: Operations) -> list[Depth]:
-        return await operations.queues()
-
-    found = run(with_operations(url, tenant, work))
-    if as_json:
-        print_json({"queues": [_as_data(queue) for queue in found]})
-    elif found:
-        _say_queues(found)
-    else:
-        say(out, "no queues yet")
+QueueName = Annotated[str, Argument(metavar="QUEUE", help="The queue's name.")]
+RECENT = 3600 * SECOND
+"""How long ago a worker may have been seen to be listed without --all."""
+WORKER_TITLES = (
+    *("WORKER", "STATUS", "SEEN", "SLOTS", "HOST", "PID"),
+    *("QUEUES", "CAPABILITIES", "TASKS"),
+)
 
 
-@queues_app.command("pause")
-def pause_queue(
-    queue: QueueName, reason: Reason = None, url: Url = DEFAULT_URL, as_json: AsJson = False
-) -> None:
-    """Let no job of a queue be claimed; what runs goes on."""
-
-    async def work(operations: Operations) -> QueueStatus:
-        _check(queue, reason)
-        return await operations.pause(queue, reason=reason)
-
-    _say_status(run(with_operations(url, None, work)), as_json)
+def list_queues(command: JobCommand) -> None:
+    """List queues with their number of jobs by state."""
+    found = command.do(q.ListQueues()).queues
+    answer = {
+        "queues": [{"queue": one.queue, "jobs": one.jobs} | _pause_as_data(one) for one in found]
+    }
+    command.show(answer, *(_queue_lines(found) if found else ["no queues yet"]))
 
 
-@queues_app.command("resume")
-def resume_queue(
-    queue: QueueName, reason: Reason = None, url: Url = DEFAULT_URL, as_json: AsJson = False
-) -> None:
-    """Let a queue's jobs be claimed again."""
+def _queue_lines(found: list[Depth]) -> list[str]:
+    states = [state for state in State if any(queue.jobs.get(state) for queue in found)]
+    rows = [
+        (
+            short(queue.queue, 40),
+            *(f"{queue.jobs.get(state, 0):,}" for state in states),
+            _pause_text(queue),
+        )
+        for queue in found
+    ]
+    return align_table(("QUEUE", *(state.value.upper() for state in states), "PAUSED"), rows)
 
-    async def work(operations: Operations) -> QueueStatus:
-        _check(queue, reason)
-        return await operations.resume(queue, reason=reason)
 
-    _say_status(run(with_operations(url, None, work)), as_json)
+def _pause_text(queue: Depth) -> str:
+    if queue.paused_at is None:
+        return "–"
+    why = f": {short(queue.reason)}" if queue.reason else ""
+    return f"{time_text(queue.paused_at)} by {plain(queue.paused_by)}{why}"
+
+
+def _pause_as_data(status: Depth | QueueStatus) -> dict[str, Any]:
+    if status.paused_at is None:
+        return {"paused": False}
+    return {
+        "paused": True,
+        "paused_at": instant(status.paused_at),
+        "paused_by": status.paused_by,
+        "reason": status.reason,
+    }
+
+
+def pause_queue(command: ServerCommand, queue: QueueName, reason: Reason = None) -> None:
+    """Stop claims from a queue; running jobs continue."""
+    _check(queue, reason)
+    _show(command, command.do(q.PauseQueue(queue=queue, reason=reason)))
+
+
+def resume_queue(command: ServerCommand, queue: QueueName, reason: Reason = None) -> None:
+    """Allow claims from a queue again."""
+    _check(queue, reason)
+    _show(command, command.do(q.ResumeQueue(queue=queue, reason=reason)))
 
 
 def _check(queue: str, reason: str | None) -> None:
@@ -76,45 +86,62 @@ def _check(queue: str, reason: str | None) -> None:
     check_texts(reason=reason)
 
 
-def _as_data(queue: Depth) -> dict[str, Any]:
-    states = {state.value: jobs for state, jobs in queue.jobs.items()}
-    return {"queue": queue.queue, "jobs": states} | _pause(queue)
+def _show(command: ServerCommand, status: QueueStatus) -> None:
+    state = "is not paused" if status.paused_at is None else "is paused"
+    command.show(
+        {"queue": status.name} | _pause_as_data(status), f"queue {plain(status.name)} {state}"
+    )
 
 
-def _pause(status: Depth | QueueStatus) -> dict[str, Any]:
-    if status.paused_at is None:
-        return {"paused": False}
-    return {
-        "paused": True,
-        "paused_at": json_of(timestamp(status.paused_at)),
-        "paused_by": status.paused_by,
-        "reason": status.reason,
-    }
+def list_workers(
+    command: ServerCommand,
+    everyone: Annotated[
+        bool, Option("--all", help="Also those not seen for an hour; up to a week.")
+    ] = False,
+    limit: Annotated[int, Option(min=1, max=10_000, help="Maximum workers to list.")] = 1000,
+) -> None:
+    """List workers, the most recently seen first: what they serve, and whether they are live."""
+
+    async def work(operations: Operations) -> Roll:
+        since = None
+        if not everyone:
+            since = instant((await operations.do(q.GetClock())).now - RECENT)
+        return await operations.do(q.ListWorkers(seen_since=since, limit=limit))
+
+    roll = command.ask(work)
+    now, found = roll.now, roll.workers
+    none = "no worker was seen" if everyone else "no worker was seen in the last hour"
+    lines = (
+        align_table(WORKER_TITLES, [_worker_row(one, now) for one in found]) if found else [none]
+    )
+    answer = {"now": instant(now), "workers": [_worker_data(one, now) for one in found]}
+    command.show(answer, *lines)
 
 
-def _say_queues(found: list[Depth]) -> None:
-    used = [state for state in STATES if any(queue.jobs.get(state) for queue in found)]
-    rows = [
-        (
-            short(queue.queue, 40),
-            *(f"{queue.jobs.get(state, 0):,}" for state in used),
-            _paused(queue),
-        )
-        for queue in found
+def _worker_data(worker: WorkerStatus, now: int) -> dict[str, Any]:
+    data: dict[str, Any] = json_of(worker)
+    return data | {"capabilities": sorted(worker.capabilities), "status": _status(worker, now)}
+
+
+def _worker_row(worker: WorkerStatus, now: int) -> list[str]:
+    return [
+        plain(worker.name),
+        _status(worker, now),
+        f"{describe_span(max(0, now - worker.seen_at))} ago",
+        str(worker.concurrency),
+        plain(worker.host),
+        str(worker.pid),
+        _names(worker.queues),
+        _names(sorted(worker.capabilities)),
+        str(len(worker.tasks)),
     ]
-    say_table(out, ("QUEUE", *(state.value.upper() for state in used), "PAUSED"), rows)
 
 
-def _paused(queue: Depth) -> str:
-    if queue.paused_at is None:
-        return "–"
-    why = f": {short(queue.reason)}" if queue.reason else ""
-    return f"{instant(queue.paused_at)} by {plain(queue.paused_by)}{why}"
+def _status(worker: WorkerStatus, now: int) -> str:
+    if worker.stopped_at is not None:
+        return "ended"
+    return "live" if worker.is_live(now) else "silent"
 
 
-def _say_status(status: QueueStatus, as_json: bool) -> None:
-    if as_json:
-        print_json({"queue": status.name} | _pause(status))
-    else:
-        paused = status.paused_at is not None
-        say(out, f"queue {plain(status.name)} {'is paused' if paused else 'is not paused'}")
+def _names(names: Sequence[str]) -> str:
+    return short(",".join(names)) or "–"

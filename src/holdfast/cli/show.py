@@ -1,7 +1,4 @@
-"""`holdfast show`: what happened to one job, as its ledger tells it.
-
-Exit codes: 0 shown, 1 no such job, 2 bad input, 3 the store failed, 4 refused.
-"""
+"""`holdfast show`: what happened to one job, by its ledger."""
 
 from __future__ import annotations
 
@@ -9,97 +6,90 @@ import json
 from collections.abc import Iterator
 from typing import Annotated
 
-import typer
 from msgspec import Struct
+from typer import Option
 
-from holdfast.cli.asking import JobName, Tenant, find_job
-from holdfast.cli.lineage import say_lineage
-from holdfast.cli.progress import progress_age, progress_text
-from holdfast.cli.running import DEFAULT_URL, AsJson, Url, out, print_json, run, with_operations
-from holdfast.cli.showing import (
+from holdfast.cli.options import JobCommand, JobName, find_job
+from holdfast.cli.output import (
+    align_table,
     error_summary,
-    instant,
-    moment,
+    facts,
     plain,
-    say,
-    say_facts,
-    say_table,
-    say_traceback,
-    seconds,
+    seconds_text,
     short,
+    time_text,
+    traceback_lines,
 )
-from holdfast.flow.history import ReadEvent
-from holdfast.flow.lineage import Lineage
-from holdfast.flow.phrases import wait_text
-from holdfast.json_format import json_of
-from holdfast.lifecycle.job import Job
+from holdfast.cli.progress import progress_age, progress_text
+from holdfast.durations import instant
+from holdfast.flow.command_spec import CommandSpec
+from holdfast.lifecycle.history import COMPENSATIONS, PROGRESS_REPORTS, STARTS
 from holdfast.lifecycle.linked import undone_by
-from holdfast.lifecycle.states import BEATS, OWNED, EventType, State
-from holdfast.messages import ProgressView
-from holdfast.operations import Operations, Progress
-from holdfast.views import JobView
+from holdfast.lifecycle.record import Job
+from holdfast.lifecycle.states import BEATS, OWNED
+from holdfast.lifecycle.times import SECOND
+from holdfast.lifecycle.transitions import ENDS, TAKES
+from holdfast.operations import requests as q
+from holdfast.operations.command_view import command_line, is_command, read_spec
+from holdfast.operations.request import Operations
+from holdfast.operations.sequences import read_history
+from holdfast.operations.views import JobView, ProgressView
+from holdfast.queries.history import ReadEvent
+from holdfast.queries.lineage import Lineage, Node
+from holdfast.queries.outcomes import find_next_try
+from holdfast.queries.why.phrases import wait_text
 
 BODY_LENGTH = 500
 """Characters of arguments, progress or a result that are shown; `--json` has them whole."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add this command."""
-    app.command("show")(show_job)
-
-
 def show_job(
+    command: JobCommand,
     job: JobName,
     *,
-    tenant: Tenant = None,
-    events: Annotated[
-        int, typer.Option("--events", min=0, help="How many of the last events are shown.")
-    ] = 50,
+    events: Annotated[int, Option(min=0, help="Maximum events to show, the latest ones.")] = 50,
     tree: Annotated[
-        bool, typer.Option("--tree", help="Show its parents and all that came from it instead.")
+        bool, Option("--tree", help="Show its parents, children, retries and redrives.")
     ] = False,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
 ) -> None:
-    """Show a job: how it stands, its attempts, its timeline, its result or its error."""
+    """Show a job: its state, attempts, timeline, and its result or error."""
     if tree:
-        _show_tree(job, tenant, url, as_json=as_json)
+        lineage = command.do(q.GetLineage(job=job))
+        command.show(lineage, *_tree_lines(lineage))
         return
 
-    async def work(operations: Operations) -> tuple[Job, list[ReadEvent], int]:
-        found = await operations.get(await find_job(operations, job))
-        return found, await operations.history(found.id), await operations.now()
+    async def read(operations: Operations) -> tuple[Job, list[ReadEvent], int]:
+        found = await operations.do(q.GetJob(job=await find_job(operations, job)))
+        log = await read_history(operations, found.id)
+        return found, log, (await operations.do(q.GetClock())).now
 
-    record, log, now = run(with_operations(url, tenant, work))
-    tries = attempts(log)
+    record, log, now = command.ask(read)
+    tries = collect_attempts(log)
     shown = [event for event in log if event.type not in BEATS]
     shown = shown[max(0, len(shown) - events) :]
-    if as_json:
-        progress = ProgressView.of(_progress(log))
-        told = {"job": JobView.of(record), "progress": progress, "attempts": tries, "events": shown}
-        print_json(json_of(told))
-        return
-    _say_record(record, log[0])
-    say_facts(out, _followers(record, log))
-    say_facts(out, _bodies(record, log, now))
-    _say_attempts(tries)
-    _say_events(shown, len(log))
-    _say_error(log)
+    answer = {
+        "job": JobView.of(record),
+        "progress": _find_progress(log) or ProgressView(),
+        "attempts": tries,
+        "events": shown,
+    }
+    command.show(
+        answer,
+        *facts(
+            [
+                *_job_facts(record, log[0]),
+                *_list_followers(record, log),
+                *_list_bodies(record, log, now),
+            ]
+        ),
+        *_attempt_lines(tries),
+        *_event_lines(shown, len(log)),
+        *_error_lines(log),
+    )
 
 
-def _show_tree(job: str, tenant: str | None, url: str, *, as_json: bool) -> None:
-    async def work(operations: Operations) -> Lineage:
-        return await operations.lineage(await find_job(operations, job))
-
-    shown = run(with_operations(url, tenant, work))
-    if as_json:
-        print_json(json_of(shown))
-    else:
-        say_lineage(shown)
-
-
-class Attempt(Struct, kw_only=True):
-    """One attempt, as its events tell it."""
+class ShownAttempt(Struct, kw_only=True):
+    """One attempt, gathered from its events."""
 
     attempt: int
     owner: str
@@ -110,15 +100,16 @@ class Attempt(Struct, kw_only=True):
     cause: str | None = None
 
 
-def attempts(log: list[ReadEvent]) -> list[Attempt]:
+def collect_attempts(log: list[ReadEvent]) -> list[ShownAttempt]:
     """Gather a job's attempts from its events."""
-    found: list[Attempt] = []
+    found: list[ShownAttempt] = []
     for event in log:
-        if event.type == EventType.CLAIMED:
-            found.append(Attempt(attempt=event.attempt, owner=event.actor, claimed_at=event.ts))
-        elif event.type == EventType.ADOPTED:
+        if event.type in TAKES and event.from_status in OWNED:
             found[-1].owner = event.actor
-        elif event.type == EventType.STARTED:
+        elif event.type in TAKES:
+            owner, claimed_at = event.actor, event.ts
+            found.append(ShownAttempt(attempt=event.attempt, owner=owner, claimed_at=claimed_at))
+        elif event.type in STARTS:
             found[-1].started_at = event.ts
         elif event.from_status in OWNED and event.to_status not in OWNED:
             last = found[-1]
@@ -127,137 +118,146 @@ def attempts(log: list[ReadEvent]) -> list[Attempt]:
     return found
 
 
-def _say_record(job: Job, first: ReadEvent) -> None:
-    internal = "" if job.public_id == str(job.id) else str(job.id)
-    state = job.state.value if job.error_code is None else f"{job.state} ({plain(job.error_code)})"
-    asked = "" if job.cancel_requested is None else job.cancel_requested.value
-    say_facts(
-        out,
-        [
-            ("job", plain(job.public_id)),
-            ("internal id", internal),
-            ("task", plain(job.task)),
-            ("queue", f"{plain(job.queue)} ({job.priority})"),
-            ("tenant", plain(job.tenant)),
-            ("state", state),
-            ("letter", "" if job.letter is None else job.letter.value),
-            ("tries", f"{job.failures} of {job.policy.max_attempts} failed"),
-            ("owner", plain(job.owner)),
-            ("lost owner", _lost_owner(job)),
-            ("lease until", "" if job.lease_expires_at is None else instant(job.lease_expires_at)),
-            ("cancel asked", asked),
-            ("held by", plain(", ".join(job.held_by))),
-            ("waits for", plain(wait_text(job.wait_for))),
-            ("parent", "" if job.parent_id is None else f"{job.parent_id} ({job.link_kind})"),
-            ("labels", plain(", ".join(_labels(first)))),
-            ("correlation", plain(first.correlation_id)),
-            ("trace", plain(first.trace_id)),
-            ("submitted", instant(job.created_at)),
-            ("ended", "" if job.finished_at is None else instant(job.finished_at)),
-        ],
-    )
+def _job_facts(job: Job, first: ReadEvent) -> Iterator[tuple[str, str]]:
+    labels = [f"{name}={value}" for name, value in first.facts.get("labels", {}).items()]
+    yield "job", plain(job.public_id)
+    yield "internal id", "" if job.public_id == str(job.id) else str(job.id)
+    yield ("type" if is_command(job) else "task"), plain(job.task)
+    yield "queue", f"{plain(job.queue)} ({job.priority})"
+    yield "tenant", plain(job.tenant)
+    yield "state", job.state + ("" if job.error_code is None else f" ({plain(job.error_code)})")
+    yield "letter", plain(job.letter)
+    yield "exit code", "" if job.exit_code is None else str(job.exit_code)
+    if not is_command(job):
+        yield "tries", f"{job.failures} of {job.policy.max_attempts} failed"
+    yield "owner", plain(job.owner)
+    if job.lost_owner is not None:
+        # Once the job has ended, no one has seen the run of a lost owner end.
+        kill = "; kill: unconfirmed" if job.terminal else ""
+        yield "lost owner", f"{plain(job.lost_owner)}{kill}"
+    yield "lease until", "" if job.lease_expires_at is None else time_text(job.lease_expires_at)
+    yield "cancel asked", plain(job.cancel_requested)
+    yield "held by", plain(", ".join(job.held_by))
+    yield "waits for", plain(wait_text(job.wait_for))
+    yield "parent", "" if job.parent_id is None else f"{job.parent_id} ({job.link_kind})"
+    yield "labels", plain(", ".join(labels))
+    yield "correlation", plain(first.correlation_id)
+    yield "trace", plain(first.trace_id)
+    yield "submitted", time_text(job.created_at)
+    yield "ended", "" if job.finished_at is None else time_text(job.finished_at)
 
 
-def _lost_owner(job: Job) -> str:
-    """Name the owner that was lost; where the job has ended, nobody saw its run end."""
-    if job.lost_owner is None:
-        return ""
-    kill = "; kill: unconfirmed" if job.terminal else ""
-    return f"{plain(job.lost_owner)}{kill}"
+def _list_followers(job: Job, log: list[ReadEvent]) -> Iterator[tuple[str, str]]:
+    """Return which jobs followed from this one: its retry, and what undoes it."""
+    again, by = find_next_try(log), undone_by(job)
+    undone = next((event.facts.get("link") for event in log if event.type in COMPENSATIONS), None)
+    yield "retried as", "" if again is None else str(again)
+    yield "undone by", plain(undone or by) + ("" if undone or by is None else " (not yet)")
 
 
-def _labels(first: ReadEvent) -> list[str]:
-    return [f"{name}={value}" for name, value in first.facts.get("labels", {}).items()]
-
-
-def _followers(job: Job, log: list[ReadEvent]) -> list[tuple[str, str]]:
-    """Tell which jobs followed from this one: its next try, and what undoes it."""
-    links = {event.type: event.facts.get("link") for event in log if event.facts.get("link")}
-    again = next((links[end] for end in ("job_failed", "job_timed_out") if end in links), None)
-    undone, by = links.get("job_compensated"), undone_by(job)
-    return [
-        ("tried again as", plain(again)),
-        ("undone by", plain(undone or by) + ("" if undone or by is None else " (not yet)")),
-    ]
-
-
-def _bodies(job: Job, log: list[ReadEvent], now: int) -> Iterator[tuple[str, str]]:
-    """Tell what it was asked with, how far it is, and what came of it."""
-    yield "arguments", _body(log[0])
-    progress = _progress(log)
-    if progress is not None and job.state is not State.SUCCEEDED:
+def _list_bodies(job: Job, log: list[ReadEvent], now: int) -> Iterator[tuple[str, str]]:
+    """Return the job's arguments, its progress while it runs, and its result."""
+    if is_command(job):
+        yield from _list_command(job, read_spec(log[0].payload))
+    else:
+        yield "arguments", _body(log[0])
+    progress = _find_progress(log)
+    if progress is not None and not job.succeeded:
         text = progress_text(progress, BODY_LENGTH)
         yield "progress", f"{text}  ({progress_age(progress, now)})"
-    if job.state is State.SUCCEEDED:
-        yield "result", _body(_last(log, EventType.SUCCEEDED))
+    if job.succeeded:
+        last = next((event for event in reversed(log) if event.type in ENDS), None)
+        yield "result", "" if last is None else _body(last)
 
 
-def _progress(log: list[ReadEvent]) -> Progress | None:
-    """Find the last report of its handler; that it cannot be killed is no such report."""
-    for event in reversed(log):
-        if event.type == EventType.PROGRESSED and "kill" not in event.facts:
-            return Progress(value=event.payload, at=event.ts, attempt=event.attempt, rev=event.rev)
-    return None
+def _list_command(job: Job, spec: CommandSpec | None) -> Iterator[tuple[str, str]]:
+    """Return what a command or an agent was to run, and with what."""
+    if spec is None:
+        yield "command", "(erased)"
+    else:
+        for name, value in (
+            ("command", command_line(spec)),
+            ("agent's task", spec.task),
+            ("context", spec.context),
+            ("git branch", spec.git_branch),
+            ("profile", spec.profile),
+            ("image", spec.image),
+            ("runner", spec.runner),
+        ):
+            yield name, short(value, BODY_LENGTH)
+    yield "cpus", plain(job.cpus)
+    yield "memory", "" if job.memory_mb is None else f"{job.memory_mb // 1024} GB"
+    yield "time limit", "" if job.policy.timeout is None else _minutes(job.policy.timeout)
+    if spec is not None and spec.asked:
+        yield "asked for", ", ".join(f"{name} {value}" for name, value in spec.asked.items())
 
 
-def _last(log: list[ReadEvent], type: EventType) -> ReadEvent | None:
-    return next((event for event in reversed(log) if event.type == type), None)
+def _minutes(span: int) -> str:
+    return f"{span // (60 * SECOND)} min"
 
 
-def _body(event: ReadEvent | None) -> str:
-    if event is None or event.payload is None:
+def _body(event: ReadEvent) -> str:
+    if event.payload is None:
         return ""
     return short(json.dumps(event.payload, ensure_ascii=False), BODY_LENGTH)
 
 
-def _say_attempts(tries: list[Attempt]) -> None:
-    if not tries:
-        return
-    say(out, "")
+def _find_progress(log: list[ReadEvent]) -> ProgressView | None:
+    """Return the last progress that the handler reported; not that it cannot be killed."""
+    for event in reversed(log):
+        if event.type in PROGRESS_REPORTS and "kill" not in event.facts:
+            return ProgressView(
+                value=event.payload, at=instant(event.ts), attempt=event.attempt, rev=event.rev
+            )
+    return None
+
+
+def _attempt_lines(tries: list[ShownAttempt]) -> list[str]:
     rows = [
         (
             str(one.attempt),
             short(one.owner, 40),
-            moment(one.claimed_at),
-            seconds(one.claimed_at, one.started_at),
-            seconds(one.started_at, one.ended_at),
+            time_text(one.claimed_at, millis=True),
+            seconds_text(one.claimed_at, one.started_at),
+            seconds_text(one.started_at, one.ended_at),
             plain(one.ended_by or "–"),
             short(one.cause),
         )
         for one in tries
     ]
-    say_table(out, ("ATTEMPT", "OWNER", "CLAIMED", "WAITED", "RAN", "ENDED BY", "CAUSE"), rows)
+    titles = ("ATTEMPT", "OWNER", "CLAIMED", "WAITED", "RAN", "ENDED BY", "CAUSE")
+    return ["", *align_table(titles, rows)] if rows else []
 
 
-def _say_events(shown: list[ReadEvent], total: int) -> None:
-    say(out, "")
+def _event_lines(shown: list[ReadEvent], total: int) -> Iterator[str]:
     rows = [
         (
             str(one.rev),
-            moment(one.ts),
+            time_text(one.ts, millis=True),
             plain(one.type),
             plain(one.to_status),
             str(one.attempt),
             short(one.actor, 40),
-            short(", ".join(_says(one)), 100),
+            short(", ".join(_event_details(one)), 100),
         )
         for one in shown
     ]
-    say_table(out, ("REV", "AT", "EVENT", "STATE", "TRY", "BY", "SAYS"), rows)
+    yield ""
+    yield from align_table(("REV", "AT", "EVENT", "STATE", "ATTEMPT", "BY", "DETAILS"), rows)
     if left_out := total - len(shown):
-        say(out, f"({left_out:,} more: heartbeats, and what --events leaves out)")
+        yield f"({left_out:,} more: heartbeats, and what --events leaves out)"
 
 
-def _says(event: ReadEvent) -> Iterator[str]:
-    """Tell what an event says beside its type: which step, which signal, why."""
-    facts = event.facts
-    if (step := facts.get("step")) is not None:
-        use = facts.get("step_use")
+def _event_details(event: ReadEvent) -> Iterator[str]:
+    """Return what an event has beside its type: which step, which signal, why."""
+    details = event.facts
+    if (step := details.get("step")) is not None:
+        use = details.get("step_use")
         yield f"{step} #{use}" if use and use > 1 else str(step)
-    if (wait := facts.get("wait_for")) is not None:
+    if (wait := details.get("wait_for")) is not None:
         yield f"for {wait_text(wait)}"
-    for fact, phrase in _PHRASES:
-        if (value := facts.get(fact)) is not None:
+    for name, phrase in _PHRASES:
+        if (value := details.get(name)) is not None:
             yield phrase.format(value)
     cause = error_summary(event.payload) or event.cause
     if cause is not None:
@@ -277,11 +277,35 @@ _PHRASES = (
 )
 
 
-def _say_error(log: list[ReadEvent]) -> None:
-    """Show the newest error with its traceback."""
+def _error_lines(log: list[ReadEvent]) -> list[str]:
     for event in reversed(log):
         if (summary := error_summary(event.payload)) is not None:
-            say(out, "")
-            say(out, f"{event.type}: {plain(summary)}")
-            say_traceback(out, event.payload)
-            return
+            return ["", f"{event.type}: {plain(summary)}", *traceback_lines(event.payload)]
+    return []
+
+
+def _tree_lines(shown: Lineage) -> Iterator[str]:
+    """Draw the line above a job and the tree below it; the job itself is marked."""
+    for depth, node in enumerate(shown.above):
+        yield f"{'   ' * depth}{_node_text(node)}"
+    margin = "   " * len(shown.above)
+    yield f"{margin}{_node_text(shown.tree)}{'  <' if shown.above else ''}"
+    yield from (margin + line for line in _draw_below(shown.tree))
+
+
+def _draw_below(node: Node) -> Iterator[str]:
+    last = len(node.below) - 1
+    for number, child in enumerate(node.below):
+        ends = number == last and not node.left_out
+        yield f"{'└─ ' if ends else '├─ '}{_node_text(child)}"
+        for line in _draw_below(child):
+            yield ("   " if ends else "│  ") + line
+    if node.left_out:
+        yield "└─ … and more"
+
+
+def _node_text(node: Node) -> str:
+    number = "" if node.step_index is None else f" {node.step_index}"
+    link = "" if node.link is None else f"{node.link}{number}: "
+    error = "" if node.error_code is None else f" ({plain(node.error_code)})"
+    return f"{link}{plain(node.job_id)}  {plain(node.task)}  {node.state}{error}"

@@ -1,146 +1,83 @@
-"""`holdfast token`: who may ask a server for what. Make, list, revoke.
-
-Exit codes: 0 done, 1 no such token, 2 bad input, 3 the store failed, 4 refused.
-"""
+"""`holdfast token`: what each client may ask of a server. Create, list, revoke."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from holdfast.cli.running import DEFAULT_URL, AsJson, Url, err, out, print_json, run, with_tokens
-from holdfast.cli.settings import words
-from holdfast.cli.showing import instant, plain, say, say_facts, say_table, short
-from holdfast.errors import BadData
-from holdfast.json_format import json_of
-from holdfast.spans import span_seconds
-from holdfast.tokens import MadeToken, TokenOperations, TokenRole, TokenView, WantedToken
-from holdfast.views import micros
+from holdfast.auth.tokens import TokenList, TokenRole, TokenView, WantedToken
+from holdfast.cli.options import Before, Limit, ServerCommand, read_date, words
+from holdfast.cli.output import align_table, facts, plain, short, time_text
+from holdfast.durations import micros, span_seconds
+from holdfast.operations.requests import CreateToken, ListTokens, RevokeToken
 
 TITLES = ("ID", "NAME", "ROLE", "TENANT", "QUEUES", "CREATED", "BY", "EXPIRES", "REVOKED")
 
-token_app = typer.Typer(help="Tokens: who may ask a server for what.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Who will use it.")]
-Role = Annotated[TokenRole, typer.Option("--role", help="What it is for.")]
-Tenant = Annotated[
-    str | None, typer.Option("--tenant", help="Whose jobs it is for; left out, everybody's.")
-]
-Queues = Annotated[
-    str | None, typer.Option("--queues", help="Which queues it is for: a,b; left out, all.")
-]
-Expires = Annotated[
-    str | None,
-    typer.Option("--expires", help="When it ends: 30d, 12h, or 2027-01-31T10:00 (UTC)."),
-]
-Id = Annotated[str, typer.Argument(metavar="ID", help="The id, as `holdfast token ls` shows it.")]
-All = Annotated[bool, typer.Option("--all", help="Also those that were revoked.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many at most.")]
-Before = Annotated[
-    str | None, typer.Option("--before", help="Go on after a page: the id that it ended with.")
-]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    app.add_typer(token_app, name="token")
-
-
-@token_app.command("create")
 def create_token(
-    name: Name,
+    command: ServerCommand,
+    name: Annotated[str, Argument(metavar="NAME", help="Who will use it.")],
     *,
-    role: Role,
-    tenant: Tenant = None,
-    queues: Queues = None,
-    expires: Expires = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    role: Annotated[TokenRole, Option(help="What it allows.")],
+    tenant: Annotated[str | None, Option(help="Only for jobs of this tenant.")] = None,
+    queues: Annotated[str | None, Option(help="Only for these queues: a,b.")] = None,
+    expires: Annotated[
+        str | None, Option(help="When it expires: 30d, 12h, or 2027-01-31T10:00 (UTC).")
+    ] = None,
 ) -> None:
-    """Make a token. What it prints is shown this once, and kept nowhere."""
-
-    async def work(tokens: TokenOperations) -> MadeToken:
-        return await tokens.create(
-            WantedToken(
-                name=name,
-                role=role,
-                tenant=tenant,
-                queues=None if queues is None else list(words(queues)),
-                **_end(expires),
-            )
-        )
-
-    made = run(with_tokens(url, work))
-    if as_json:
-        print_json({"token": made.token, "about": json_of(made.about)})
-        return
+    """Create a token. It is printed this once, and stored nowhere."""
+    wanted = WantedToken(
+        name=name,
+        role=role,
+        tenant=tenant,
+        queues=None if queues is None else list(words(queues)),
+        **_read_expiry(expires),
+    )
+    made = command.do(CreateToken(token=wanted))
+    titles = (title.lower() for title in TITLES)
+    about = facts(zip(titles, _token_row(made.about), strict=True))
+    how = "It is not shown again. Send it as `Authorization: Bearer …`, or in HOLDFAST_TOKEN."
     # The token alone on stdout, so that a script can take it.
-    say(out, made.token)
-    say_facts(err, _facts(made.about))
-    say(err, "It is not shown again. Send it as `Authorization: Bearer …`, or in HOLDFAST_TOKEN.")
+    command.show({"token": made.token, "about": made.about}, made.token, notes=[*about, how])
 
 
-@token_app.command("ls")
 def list_tokens(
-    everyone: All = False,
+    command: ServerCommand,
+    everyone: Annotated[bool, Option("--all", help="Also revoked tokens.")] = False,
     limit: Limit = 100,
     before: Before = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
 ) -> None:
-    """List tokens, newest first; never their secrets, which nobody keeps."""
-
-    async def work(tokens: TokenOperations) -> list[TokenView]:
-        return await tokens.tokens(before=before, limit=limit)
-
-    found = run(with_tokens(url, work))
-    shown = [one for one in found if everyone or one.revoked_at is None]
-    following = found[-1].id if len(found) == limit else None
-    if as_json:
-        print_json({"tokens": [json_of(one) for one in shown], "next": following})
-        return
-    if shown:
-        say_table(out, TITLES, [_row(one) for one in shown])
-    else:
-        say(out, "no tokens")
-    if following is not None:
-        say(err, f"there may be more: --before {following}")
+    """List tokens, newest first, without their secrets, which are stored nowhere."""
+    page = command.do(ListTokens(before=before, limit=limit))
+    shown = [one for one in page.tokens if everyone or one.revoked_at is None]
+    lines = align_table(TITLES, map(_token_row, shown)) if shown else ["no tokens"]
+    notes = [] if page.next is None else [f"more: --before {page.next}"]
+    command.show(TokenList(tokens=shown, next=page.next), *lines, notes=notes)
 
 
-@token_app.command("revoke")
-def revoke_token(id: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """End a token for ever; servers that run notice within two seconds."""
-
-    async def work(tokens: TokenOperations) -> TokenView:
-        return await tokens.revoke(id)
-
-    revoked = run(with_tokens(url, work))
-    if as_json:
-        print_json(json_of(revoked))
-    else:
-        say(out, f"token {plain(revoked.id)} ({plain(revoked.name)}) is revoked")
+def revoke_token(
+    command: ServerCommand,
+    id: Annotated[str, Argument(metavar="ID", help="The id, as `holdfast token ls` shows it.")],
+) -> None:
+    """Revoke a token for ever; running servers notice within two seconds."""
+    revoked = command.do(RevokeToken(token=id))
+    command.show(revoked, f"token {plain(revoked.id)} ({plain(revoked.name)}) is revoked")
 
 
-def _end(text: str | None) -> dict[str, Any]:
-    """Read when a token ends: after a span, or at a time."""
+def _read_expiry(text: str | None) -> dict[str, Any]:
+    """Read when a token expires: after a span, or at a time."""
     if text is None:
         return {}
     try:
         span_seconds(text)
         return {"expires": text}
     except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        hint = "say 30d, 12h or 2027-01-31T10:00"
-        raise BadData(f"--expires must be a span or a time, not {text!r}: {hint}") from error
-    return {"expires_at": moment if moment.tzinfo else moment.replace(tzinfo=UTC)}
+        return {"expires_at": read_date(text, "--expires", example="30d, 12h or 2027-01-31T10:00")}
 
 
-def _row(token: TokenView) -> list[str]:
+def _token_row(token: TokenView) -> list[str]:
     return [
         plain(token.id),
         short(token.name, 30),
@@ -154,9 +91,5 @@ def _row(token: TokenView) -> list[str]:
     ]
 
 
-def _facts(token: TokenView) -> list[tuple[str, str]]:
-    return list(zip((title.lower() for title in TITLES), _row(token), strict=True))
-
-
 def _time(moment: datetime | None) -> str:
-    return instant(None if moment is None else micros(moment))
+    return time_text(None if moment is None else micros(moment))

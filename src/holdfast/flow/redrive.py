@@ -1,85 +1,123 @@
 """Redrive and discard: what a person does about dead letters, one by one or by the thousand.
 
-A redrive makes a new job that is linked to the dead one, in the commit that notes it: so it
-happens once, whoever repeats it, and the dead job stays what it is (resolution 7).
+A redrive makes a new job that is linked to the dead one, in the commit that notes it: so it happens
+once, however often it is repeated, and the dead job stays what it is (resolution 7).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from holdfast.errors import NoSuchJob, Refused, RequestIdReused, StoreFull, StoreUnavailable
-from holdfast.flow.letters import (
-    LetterFilter,
-    Past,
-    lettered_jobs,
-    no_letter,
-    past_of,
-    read_job,
+from holdfast.errors import (
+    BadData,
+    NoSuchJob,
+    Refused,
+    RequestIdReused,
+    StoreFull,
+    StoreUnavailable,
 )
-from holdfast.flow.perform import perform
-from holdfast.flow.succession import SUCCESSOR_RUNNING, succession
-from holdfast.identity import mint_id
+from holdfast.flow.batch import Choose, Sweep, carry_out
+from holdfast.flow.command import perform
+from holdfast.flow.command_spec import KINDS
+from holdfast.flow.upload import name_upload_again
+from holdfast.ids import mint_id
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.decide import decide
-from holdfast.lifecycle.job import Actor, Change, Created, Job, JobId, LoggedEvent, NewJob, Refusal
+from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.history import REDRIVES
+from holdfast.lifecycle.holds import upload_hold
 from holdfast.lifecycle.linked import linked
 from holdfast.lifecycle.payload import Body
-from holdfast.lifecycle.policy import Policy
 from holdfast.lifecycle.rebase import REBASES
+from holdfast.lifecycle.record import (
+    Actor,
+    Change,
+    Created,
+    Job,
+    JobId,
+    LoggedEvent,
+    NewJob,
+)
 from holdfast.lifecycle.retry import is_compensation
-from holdfast.lifecycle.states import LETTERED, EventType, Letter, Link, State
+from holdfast.lifecycle.states import LETTERED, Letter, Link
+from holdfast.lifecycle.submit import was_admitted
 from holdfast.lifecycle.times import HORIZON, After
-from holdfast.ports import Lost, Outcome, Rejected, Store
+from holdfast.ports.store import Store
+from holdfast.queries.dead_letters import (
+    LetterFilter,
+    Past,
+    no_letter_error,
+    read_job,
+    read_past,
+    walk_lettered_jobs,
+)
+from holdfast.queries.succession import SUCCESSOR_RUNNING, decide_succession
 
 BATCH = 100
 FAILURES_KEPT = 1000
-"""How many failures of a bulk run are told one by one."""
+"""How many failures of a bulk run are listed."""
 
 
-class Wish(Struct, frozen=True, kw_only=True):
-    """What shall be otherwise in the new job; None leaves it as it was."""
+class RedriveTerms(Struct, frozen=True, kw_only=True):
+    """What differs in the new job; None leaves it as it was."""
 
     queue: str | None = None
     retries: int | None = None
     delay: int = 0
     """Microseconds from now until it is due."""
     from_start: bool = False
-    """Do all of it again, instead of continuing from what is recorded."""
+    """Do everything again, instead of continuing from what is recorded."""
 
     def queue_of(self, job: Job) -> str:
-        """Name the queue of the new job."""
+        """Return the queue of the new job."""
         return job.queue if self.queue is None else self.queue
 
     def policy_of(self, job: Job) -> Policy:
-        """Say the terms of the new job."""
+        """Return the execution policy of the new job."""
         if self.retries is None:
             return job.policy
+        if job.kind in KINDS.values():
+            # However it is submitted, a command is tried once (D9).
+            raise BadData("a command has no retries: it is tried once", field="retries")
         return replace(job.policy, max_attempts=self.retries + 1)
 
 
-AS_IT_WAS = Wish()
+SAME_TERMS = RedriveTerms()
 
 
-class Settled(Struct, kw_only=True):
+class Settled(Sweep, kw_only=True):
     """What a bulk run did."""
 
+    # A letter that the database refuses for its own sake is one failure of many.
+    fatal = (StoreUnavailable, StoreFull)
     seen: int = 0
     done: int = 0
     skipped: int = 0
-    """Somebody else had settled the letter first, or the job is gone."""
+    """Letters that another caller had settled first, or whose job is gone."""
     failures: int = 0
-    failed: dict[JobId, str] = {}
-    """Why, of the first failures; they kept nobody else from being done."""
+    failed: dict[JobId, str] = field(default_factory=dict)
+    """The first failures, and why; the other letters were settled."""
     next: JobId | None = None
-    """Where the next run goes on, if a limit ended this one; None is the end."""
+    """The job after which the next call starts if a limit ended this one; None at the end."""
 
+    def on_written(self, change: Change) -> None:
+        """Count a letter that was settled."""
+        self.done += 1
 
-Prepare: TypeAlias = Callable[[Job], Awaitable[c.Command]]
+    def fail(self, id: JobId, why: str) -> None:
+        """Note a letter that could not be settled."""
+        self.failures += 1
+        if len(self.failed) < FAILURES_KEPT:
+            self.failed[id] = why
+
+    def on_missed(self, change: Change, current: Job | None) -> bool:
+        """Decide a letter again that changed and is still open."""
+        is_open = current is not None and current.letter is Letter.OPEN
+        self.skipped += not is_open
+        return is_open
 
 
 async def redrive(
@@ -87,7 +125,7 @@ async def redrive(
     id: JobId,
     actor: Actor,
     *,
-    wish: Wish = AS_IT_WAS,
+    terms: RedriveTerms = SAME_TERMS,
     again: bool = False,
     reason: str | None = None,
     request_id: str | None = None,
@@ -95,39 +133,34 @@ async def redrive(
 ) -> Job:
     """Make a new job of one that failed or ended in the dead letters, once, and return it.
 
-    It resumes: what the dead one and those before it have recorded of steps, waits and children is
-    not done again (resolution 19). `wish.from_start` starts anew instead. Either way outside
-    effects keep their keys (`ctx.effect_key`), unless a compensation has undone them.
+    The new job is linked to the dead one and like it in task, body, queue, priority, needs, policy,
+    labels and correlation; a deadline keeps its distance from the submit. Keys and the place among
+    another job's children stay with the dead job. It continues from what is recorded (resolution
+    19), unless `terms.from_start`; outside effects keep their keys (`ctx.effect_key`) either way,
+    unless a compensation has undone them.
 
-    The new job has the dead one as its parent (`link_kind` redrive; of a compensation, compensation
-    again) and is the same in task, body, queue, priority, needs, policy, labels and correlation. A
-    deadline keeps its distance from the submit. Keys are not copied: `job_id`, `client_job_id`,
-    `dedupe_key` and the submit's `request_id` stay with the dead job, and so does the place among
-    another job's children.
-
-    Repeated, at once or after a lost reply, it returns the job that the first one made. To make
-    another on purpose, or to redrive a discarded letter, say `again`; where that may itself be
-    repeated, give it a `request_id`. Refused while the job that the last one made has not ended:
-    both would have the same effects.
+    Repeated, it returns the job that the first redrive made. `again` makes another, also of a
+    discarded letter; where that may itself be repeated, give a `request_id`. Refused while the job
+    that the last redrive made has not ended: both would have the same effects.
     """
     job = await read_job(store, id)
     if job.state not in LETTERED:
-        raise no_letter(job)
-    past = await past_of(store, job)
+        raise no_letter_error(job)
+    past = await read_past(store, job)
     _check_not_retried(job, past)
-    if (event := _done_before(job, past, actor, again, request_id)) is not None:
-        return await _found(store, job, event, wish, request_id)
+    if (event := _find_repeated(job, past, actor, again, request_id)) is not None:
+        return await _read_repeated_durably(store, job, event, terms, request_id)
     try:
-        new = await _successor(store, job, past.first, wish, actor)
+        new = await _decide_successor(store, job, past.first, terms, actor)
     except Refused as error:
         if error.code != SUCCESSOR_RUNNING:
             raise
         # It may be the one that the same request has made meanwhile.
         job = await read_job(store, id)
-        event = _done_before(job, await past_of(store, job), actor, again, request_id)
+        event = _find_repeated(job, await read_past(store, job), actor, again, request_id)
         if event is None:
             raise
-        return await _found(store, job, event, wish, request_id)
+        return await _read_repeated_durably(store, job, event, terms, request_id)
     command = c.Redriven(
         actor=actor,
         link=new.record.id,
@@ -137,11 +170,11 @@ async def redrive(
         request_id=request_id,
     )
     after = await perform(store, id, command, expected_rev=expected_rev)
-    redrives = _redrives(await past_of(store, after))
+    redrives = _redrives(await read_past(store, after))
     mine = [one for one in redrives if one.facts.link == new.record.id]
     same = [one for one in redrives if request_id is not None and one.request_id == request_id]
-    # Mine; else somebody came first: under the same request, or by any.
-    return await _linked(store, job, (mine or same or redrives)[0])
+    # Mine; else another redrive came first: under the same request, or any.
+    return await _read_linked(store, job, (mine or same or redrives)[0])
 
 
 async def discard(
@@ -153,10 +186,10 @@ async def discard(
     request_id: str | None = None,
     expected_rev: int | None = None,
 ) -> Job:
-    """Put an open letter away; the job stays as it is. A redriven letter is settled already."""
+    """Discard an open letter; the job stays as it is. A redriven letter is settled already."""
     job = await read_job(store, id)
     if job.letter is None:
-        raise no_letter(job)
+        raise no_letter_error(job)
     command = c.Discarded(actor=actor, reason=reason, request_id=request_id)
     return await perform(store, id, command, expected_rev=expected_rev)
 
@@ -166,7 +199,7 @@ async def redrive_all(
     letters: LetterFilter,
     actor: Actor,
     *,
-    wish: Wish = AS_IT_WAS,
+    terms: RedriveTerms = SAME_TERMS,
     reason: str | None = None,
     before: JobId | None = None,
     limit: int | None = None,
@@ -176,12 +209,12 @@ async def redrive_all(
     Stopped in between, it may be repeated: what was redriven is open no more.
     """
 
-    async def prepare(job: Job) -> c.Command:
+    async def choose(job: Job) -> Sequence[c.Command]:
         [first] = await store.events(job.id, limit=1)
-        new = await _successor(store, job, first, wish, actor)
-        return c.Redriven(actor=actor, link=new.record.id, submits=(new,), reason=reason)
+        new = await _decide_successor(store, job, first, terms, actor)
+        return (c.Redriven(actor=actor, link=new.record.id, submits=(new,), reason=reason),)
 
-    return await _settle_all(store, letters, prepare, before, limit)
+    return await _settle_all(store, letters, choose, before, limit)
 
 
 async def discard_all(
@@ -195,44 +228,50 @@ async def discard_all(
 ) -> Settled:
     """Discard every open letter that the filter finds, in batches."""
 
-    async def prepare(job: Job) -> c.Command:
-        return c.Discarded(actor=actor, reason=reason)
+    async def choose(_: Job) -> Sequence[c.Command]:
+        return (c.Discarded(actor=actor, reason=reason),)
 
-    return await _settle_all(store, letters, prepare, before, limit)
+    return await _settle_all(store, letters, choose, before, limit)
 
 
-async def _successor(
-    store: Store, job: Job, first: LoggedEvent, wish: Wish, actor: Actor
+async def _decide_successor(
+    store: Store, job: Job, first: LoggedEvent, terms: RedriveTerms, actor: Actor
 ) -> NewJob:
-    """Decide the submit of the new job."""
+    """Return the decided submit of the new job."""
     made = first.created
     if first.body is None or made is None:
-        text = f"what job {job.public_id} was asked to do is erased; submit it anew"
+        text = f"the request of job {job.public_id} is erased; submit a new job"
         raise Refused(text, code="body_erased", job_id=job.public_id)
-    line = await succession(store, job, made, from_start=wish.from_start)
-    return linked(
+    line = await decide_succession(store, job, made, from_start=terms.from_start)
+    waiting: dict[str, Any] = {"admitted": was_admitted(first)}
+    if made.files_id is not None:
+        waiting = {"admitted": False, "held_by": upload_hold(made.files_id)}
+    new = linked(
         job,
-        # What undid a job and failed is to undo it again, not to do it: it stays what it is, and
-        # goes on where the dead one stopped.
+        # A compensation that failed is to undo the job, not to do it: it stays a compensation,
+        # and continues where the dead one stopped.
         Link.COMPENSATION if is_compensation(job) else Link.REDRIVE,
         actor,
         created=made,
         id=mint_id(),
         body=Body(first.body),
-        queue=wish.queue_of(job),
-        policy=wish.policy_of(job),
-        run_at=After(wish.delay),
-        deadline_at=_deadline(job),
-        # What had to be admitted has to be admitted again.
-        admitted=first.to_state is State.QUEUED,
+        queue=terms.queue_of(job),
+        policy=terms.policy_of(job),
+        run_at=After(terms.delay),
+        deadline_at=_deadline_of_successor(job),
         correlation_id=first.correlation_id,
         resumes=line.resumes,
         lineage=line.lineage,
+        # What had to be admitted has to be admitted again.
+        **waiting,
     )
+    if made.files_id is not None:
+        await name_upload_again(store, new, made.files_id)
+    return new
 
 
 def _check_not_retried(job: Job, past: Past) -> None:
-    """Refuse to redrive a job whose next try is a job of its own: it would be done twice."""
+    """Refuse to redrive a job whose next try is a job of its own: the work would be done twice."""
     if (link := past.ending.facts.link) is not None:
         raise Refused(
             f"job {job.public_id} was retried as job {link}; redrive the last retry instead",
@@ -241,18 +280,18 @@ def _check_not_retried(job: Job, past: Past) -> None:
         )
 
 
-def _deadline(job: Job) -> After | None:
-    # As an instant it has mostly passed: the new job would end before anybody claims it.
+def _deadline_of_successor(job: Job) -> After | None:
+    # As an instant it has mostly passed: the new job would end before it is claimed.
     if job.deadline_at is None:
         return None
     return After(min(max(job.deadline_at - job.created_at, 0), HORIZON - 1))
 
 
 def _redrives(past: Past) -> list[LoggedEvent]:
-    return [event for event in past.settlements if event.type is EventType.REDRIVEN]
+    return [event for event in past.settlements if event.type in REDRIVES]
 
 
-def _done_before(
+def _find_repeated(
     job: Job, past: Past, actor: Actor, again: bool, request_id: str | None
 ) -> LoggedEvent | None:
     """Find the redrive that this one repeats, if it does."""
@@ -264,33 +303,33 @@ def _done_before(
     return redrives[0] if redrives and job.letter is Letter.REDRIVEN and not again else None
 
 
-async def _found(
-    store: Store, job: Job, event: LoggedEvent, wish: Wish, request_id: str | None
+async def _read_repeated_durably(
+    store: Store, job: Job, event: LoggedEvent, terms: RedriveTerms, request_id: str | None
 ) -> Job:
-    """Answer a repeated redrive, once the standby has what the first one wrote."""
-    made = await _repeated(store, job, event, wish, request_id)
+    """Return what a redrive made that is repeated, once the standby has it, too."""
+    made = await _read_repeated(store, job, event, terms, request_id)
     await store.await_durable()
     return made
 
 
-async def _repeated(
-    store: Store, job: Job, event: LoggedEvent, wish: Wish, request_id: str | None
+async def _read_repeated(
+    store: Store, job: Job, event: LoggedEvent, terms: RedriveTerms, request_id: str | None
 ) -> Job:
-    new = await _linked(store, job, event)
+    new = await _read_linked(store, job, event)
     if request_id is None or event.request_id != request_id:
         return new
     [first] = await store.events(new.id, limit=1)
     delay = None if first.run_at is None else first.run_at - first.at
-    asked = (wish.queue_of(job), wish.policy_of(job), wish.delay, wish.from_start)
+    asked = (terms.queue_of(job), terms.policy_of(job), terms.delay, terms.from_start)
     made = first.created or Created()
     # As it was submitted: a worker may have corrected its terms since.
     if (new.queue, made.policy, delay, made.resumes is None) != asked:
-        text = f"request_id {request_id!r} already stands for another redrive of {job.public_id}"
+        text = f"request_id {request_id!r} was already used for another redrive of {job.public_id}"
         raise RequestIdReused(text, job_id=job.public_id)
     return new
 
 
-async def _linked(store: Store, job: Job, event: LoggedEvent) -> Job:
+async def _read_linked(store: Store, job: Job, event: LoggedEvent) -> Job:
     link = event.facts.link
     new = None if link is None else (await store.get([link]))[0]
     if new is None:
@@ -302,66 +341,15 @@ async def _linked(store: Store, job: Job, event: LoggedEvent) -> Job:
 async def _settle_all(
     store: Store,
     letters: LetterFilter,
-    prepare: Prepare,
+    choose: Choose,
     before: JobId | None,
     limit: int | None,
 ) -> Settled:
     report = Settled()
     still_open = replace(letters, letter=Letter.OPEN)
-    walk = lettered_jobs(store, still_open, batch=BATCH, before=before, limit=limit)
+    walk = walk_lettered_jobs(store, still_open, batch=BATCH, before=before, limit=limit)
     async for jobs in walk:
         report.seen += len(jobs)
         report.next = jobs[-1].id if report.seen == limit else None
-        await _settle_some(store, jobs, prepare, report)
+        await carry_out(store, jobs, choose, report, tries=REBASES + 1)
     return report
-
-
-async def _settle_some(
-    store: Store, jobs: Sequence[Job], prepare: Prepare, report: Settled
-) -> None:
-    """Settle a batch; decide those anew that changed meanwhile and are open still."""
-    for _ in range(REBASES + 1):
-        decided = [await _decided(job, prepare, report) for job in jobs]
-        changes = [change for change in decided if change is not None]
-        outcomes = await store.commit(changes)
-        jobs = [
-            moved
-            for change, outcome in zip(changes, outcomes, strict=True)
-            if (moved := _noted(change, outcome, report)) is not None
-        ]
-        if not jobs:
-            return
-    for job in jobs:
-        _fail(report, job.id, f"changed {REBASES} times meanwhile")
-
-
-async def _decided(job: Job, prepare: Prepare, report: Settled) -> Change | None:
-    try:
-        decision = decide(job, await prepare(job))
-    except (StoreUnavailable, StoreFull):
-        raise
-    except Exception as error:  # noqa: BLE001 - one poison row must not stop the others
-        _fail(report, job.id, str(error) or repr(error))
-        return None
-    if isinstance(decision, Refusal):
-        _fail(report, job.id, decision.message)
-    return decision if isinstance(decision, Change) else None
-
-
-def _noted(change: Change, outcome: Outcome, report: Settled) -> Job | None:
-    """Count an outcome; give back a job that must be decided anew."""
-    if isinstance(outcome, Rejected):
-        _fail(report, change.id, outcome.message)
-    elif not isinstance(outcome, Lost):
-        report.done += 1
-    elif outcome.current is not None and outcome.current.letter is Letter.OPEN:
-        return outcome.current
-    else:
-        report.skipped += 1
-    return None
-
-
-def _fail(report: Settled, id: JobId, why: str) -> None:
-    report.failures += 1
-    if len(report.failed) < FAILURES_KEPT:
-        report.failed[id] = why

@@ -1,1 +1,1 @@
-"""The HTTP surface: jobs, queues, dead letters and workers for whoever has no database."""
+"""The HTTP surface: jobs, queues, dead letters and workers for clients without a database."""

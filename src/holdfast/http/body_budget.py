@@ -1,4 +1,4 @@
-"""Request bodies in memory: read only for a caller who was let in, and within one budget for all.
+"""Request bodies in memory: read only for a caller that was admitted, within one budget for all.
 
 A body counts from before its first byte is read until its request has been answered.
 """
@@ -12,19 +12,18 @@ from contextlib import ExitStack
 
 from starlette.requests import Request
 
+from holdfast.auth.authorization import LOCAL
 from holdfast.errors import Overloaded, RateLimited, TooLarge, TooSlow
-from holdfast.http.limits import Limits
-from holdfast.http.scopes import LOCAL
+from holdfast.http.limits import ServerLimits
 
 TOKEN_SHARE = 4
-"""One token may hold a fourth of the budget: no single one keeps everybody else's bodies out."""
+"""One token may hold a fourth of the budget: none of them can keep the bodies of all others out."""
 
 
 class BodyBudget:
     """How many bytes of bodies are held at once, by all and by each token."""
 
-    def __init__(self, limits: Limits) -> None:
-        """Hold none yet."""
+    def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
         self._token_bytes = max(limits.bodies_bytes // TOKEN_SHARE, limits.body_bytes)
         self._by_token: Counter[str] = Counter()
@@ -37,14 +36,14 @@ class BodyBudget:
         """
         state = request.scope["state"]
         if "body" not in state:
-            state["body"] = await self._read(request, token, state["at_end"])
+            state["body"] = await self._read_within(request, token, state["at_end"])
         body: bytes = state["body"]
         return body
 
-    async def _read(self, request: Request, token: str, at_end: ExitStack) -> bytes:
+    async def _read_within(self, request: Request, token: str, at_end: ExitStack) -> bytes:
         announced = request.headers.get("content-length", "")
-        hold = self._holder(token, at_end)
-        # At once, where it is announced: bodies that wait for each other's room would all fail.
+        hold = self._make_hold(token, at_end)
+        # At once, where its length is known: bodies that wait for each other's room would all fail.
         size = int(announced) if announced.isdigit() else None
         if size is not None:
             self._check_size(size)
@@ -75,14 +74,14 @@ class BodyBudget:
 
     def _check_size(self, size: int) -> None:
         if size > self._limits.body_bytes:
-            raise TooLarge(f"the limit of a body is {self._limits.body_bytes:,} bytes")
+            raise TooLarge(f"a body may have at most {self._limits.body_bytes:,} bytes")
 
-    def _holder(self, token: str, at_end: ExitStack) -> Callable[[int], None]:
-        """Make what takes bytes from the budget until the request ends."""
+    def _make_hold(self, token: str, at_end: ExitStack) -> Callable[[int], None]:
+        """Return what takes bytes from the budget until the request ends."""
 
         def hold(size: int) -> None:
             if self.held + size > self._limits.bodies_bytes:
-                raise Overloaded("the server holds as many bytes of request bodies as it may")
+                raise Overloaded("the server holds its limit of bytes of request bodies")
             if token != LOCAL and self._by_token[token] + size > self._token_bytes:
                 raise RateLimited(
                     f"this token has {self._by_token[token]:,} bytes of request bodies under way"

@@ -1,101 +1,72 @@
-"""Routes about events: of one job and of all, as a page or as they come."""
+"""Answers with events, of one job and of all: as a page, or as they come."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import AsyncGenerator
 
-from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
 from holdfast.errors import BadData
-from holdfast.flow.history import EventPage
-from holdfast.http.asking import Ask, asking
-from holdfast.http.bodies import answer
-from holdfast.http.bookmarks import Epoch
-from holdfast.http.documents import documented
-from holdfast.http.feed import OLDEST, Wish
-from holdfast.http.guard import at_end_of
-from holdfast.http.names import Name
-from holdfast.http.scopes import Scope
-from holdfast.http.streams import MEDIA, EventStream, wants_stream
-from holdfast.lifecycle.states import EventType
-from holdfast.messages import FeedPage
+from holdfast.http.feed import OLDEST, FeedFilter
+from holdfast.http.feed_cursor import EpochCursors
+from holdfast.http.json_body import answer
+from holdfast.http.request import HttpCall
+from holdfast.http.routes import RequestReader
+from holdfast.http.sse import EventStream, wants_stream
+from holdfast.operations import requests as q
+from holdfast.operations.views import FeedPage
 
 START = "start"
-"""As a place: before the oldest event."""
-router = APIRouter(prefix="/v1", tags=["events"])
-
-Text = Annotated[str | None, Query(min_length=1, max_length=200)]
-Limit = Annotated[int, Query(ge=1, le=1000)]
-LastEventId = Annotated[str | None, Header(max_length=400)]
+"""As a cursor: before the oldest event."""
 
 
-def streamed(described: dict[str, Any]) -> dict[str, Any]:
-    """Describe that a route also answers with a stream."""
-    described["responses"][200]["content"][MEDIA] = {"schema": {"type": "string"}}
-    return described
-
-
-@router.get("/jobs/{job}/events", **streamed(documented(_200=EventPage, _204=None)))
-async def get_job_events(
-    ask: Annotated[Ask, asking(Scope.READ)],
-    job: Name,
-    after: Annotated[int, Query(ge=0, lt=2**31)] = 0,
-    limit: Limit = 1000,
-    last_event_id: LastEventId = None,
-) -> Response:
-    """Read a job's events after a revision.
-
-    With `Accept: text/event-stream` as they come, until the job has ended; each has its revision as
-    id. Who comes back with the last `Last-Event-ID` of a job that has ended gets 204.
-    """
-    record = await ask.jobs.get(job)
-    if not wants_stream(ask.request):
-        return answer(await ask.jobs.event_page(job, after=after, limit=limit))
-    after = after if last_event_id is None else _revision(last_event_id)
-    if after > record.rev:
-        raise BadData(f"job {job} is at revision {record.rev}, not yet at {after}")
-    if record.terminal and after == record.rev:
+async def answer_job_events(call: HttpCall, reader: RequestReader) -> Response:
+    """Answer with a page of a job's events, or with a stream of them."""
+    request: q.GetJobEvents = await reader.read(call)
+    job = await call.do(q.GetJob(job=request.job))
+    if not wants_stream(call.request):
+        return answer(await call.do(request))
+    last = request.last_event_id
+    after = request.after if last is None else _revision(last)
+    if after > job.rev:
+        raise BadData(f"job {request.job} is at revision {job.rev}, not yet at {after}")
+    if job.terminal and after == job.rev:
         return Response(status_code=204)
-    ask.house.live.admit(ask.caller, at_end_of(ask.request))
-    return _stream(ask, ask.house.live.of_job(record, after))
+    streams = call.server.streams
+    streams.admit(call.caller, call.at_end)
+    return make_stream(call, streams.of_job(job, after))
 
 
-@router.get("/events", **streamed(documented(_200=FeedPage)))
-async def get_events(  # noqa: PLR0917  what a query string may say
-    ask: Annotated[Ask, asking(Scope.READ)],
-    tenant: Text = None,
-    queue: Text = None,
-    task: Text = None,
-    type: Annotated[list[EventType], Query()] = [],  # noqa: B006  read, never written
-    after: Annotated[str | None, Query(min_length=1, max_length=400)] = None,
-    limit: Limit = 1000,
-    last_event_id: LastEventId = None,
-) -> Response:
-    """Read events of all jobs of a tenant, heartbeats and bodies left out.
-
-    `after` is a place that was told before, or `start`; without one it begins now. With
-    `Accept: text/event-stream` as they come.
-    """
-    wish = Wish(
-        tenant=_tenant(ask, tenant), queue=ask.jobs.queue_of(queue), task=task, types=tuple(type)
+async def answer_events(call: HttpCall, reader: RequestReader) -> Response:
+    """Answer with a page of the feed of all events, or with a stream of it."""
+    request: q.GetEvents = await reader.read(call)
+    wanted = FeedFilter(
+        tenant=_tenant_for(call, request.tenant),
+        queue=call.operations(call.tenant).queue_of(request.queue),
+        task=request.task,
+        types=request.type,
     )
-    live = ask.house.live
-    epoch = await live.bookmarks.epoch()
-    streaming = wants_stream(ask.request)
-    cursor = await _place(ask, epoch, (streaming and last_event_id) or after)
+    streams = call.server.streams
+    cursors = await streams.cursors.current()
+    streaming = wants_stream(call.request)
+    cursor = await _find_start(
+        call, cursors, (streaming and request.last_event_id) or request.after
+    )
     if streaming:
-        live.admit(ask.caller, at_end_of(ask.request))
-        return _stream(ask, live.of_all(wish, cursor, epoch))
-    live.scans.take(ask.caller, at_end_of(ask.request))
-    stretch = await live.feed.wanted(wish, cursor, limit=limit)
-    events = [one.event for one in stretch.events]
-    return answer(FeedPage(events=events, next=epoch.seal(stretch.cursor)))
+        streams.admit(call.caller, call.at_end)
+        return make_stream(call, streams.of_all(wanted, cursor, cursors))
+    streams.scans.take(call.caller, call.at_end)
+    found = await streams.feed.wanted(wanted, cursor, limit=request.limit)
+    events = [one.event for one in found.events]
+    return answer(FeedPage(events=events, next=cursors.encrypt(found.cursor)))
 
 
-def _stream(ask: Ask, blocks: Any) -> EventStream:
-    pace = ask.house.live.pace
-    return EventStream(blocks, ending=ask.house.ending, still=ask.still, pace=pace)
+def make_stream(call: HttpCall, blocks: AsyncGenerator[bytes]) -> EventStream:
+    """Answer a call with blocks as they come."""
+    server = call.server
+    return EventStream(
+        blocks, shutdown=server.shutdown, check=call.check_token, pace=server.streams.pace
+    )
 
 
 def _revision(text: str) -> int:
@@ -104,21 +75,21 @@ def _revision(text: str) -> int:
     return int(text)
 
 
-def _tenant(ask: Ask, said: str | None) -> str | None:
-    own = ask.tenant
-    if own is not None and said not in (None, own):
+def _tenant_for(call: HttpCall, asked: str | None) -> str | None:
+    own = call.tenant
+    if own is not None and asked not in (None, own):
         raise BadData(f"tenant must be left out, or be {own!r}")
-    return own or said
+    return own or asked
 
 
-async def _place(ask: Ask, epoch: Epoch, after: str | None) -> str:
-    """Find where to begin."""
+async def _find_start(call: HttpCall, cursors: EpochCursors, after: str | None) -> str:
+    """Return the place in the tail to start from."""
     if after == START:
         return OLDEST
-    end = await ask.house.session.store.tail_end()
+    end = await call.server.session.store.tail_end()
     if after is None:
         return end
-    cursor = epoch.open(after)
+    cursor = cursors.decrypt(after)
     if cursor > end:
-        raise BadData("the events that this bookmark was behind are gone; begin without one")
+        raise BadData("the events before this cursor are gone; start without one")
     return cursor

@@ -8,11 +8,12 @@ from html import escape
 from importlib.resources import files
 from typing import Any, TypeAlias
 
-from fastapi import APIRouter
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-router = APIRouter(include_in_schema=False)
+from holdfast.http.endpoints import openapi
+
 Json: TypeAlias = dict[str, Any]
 
 POLICY = "default-src 'none'; style-src 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -20,21 +21,22 @@ POLICY = "default-src 'none'; style-src 'self'; frame-ancestors 'none'; base-uri
 _REF = "#/components/schemas/"
 
 
-@router.get("/docs")
-async def show_reference(request: Request) -> Response:
-    """Show what the server takes and gives."""
-    state = request.app.state
-    if not hasattr(state, "reference_page"):
-        # Made once: it takes many times as long as any other answer, and needs no token.
-        state.reference_page = _page(request.app.openapi())
-    return Response(
-        state.reference_page, media_type="text/html", headers={"content-security-policy": POLICY}
-    )
+async def answer_document(request: Request) -> Response:
+    """Answer with the OpenAPI document."""
+    del request
+    return Response(msgspec.json.encode(openapi()), media_type="application/json")
 
 
-@router.get("/docs/style.css")
-async def give_style() -> Response:
-    """Give the page's stylesheet."""
+async def answer_page(request: Request) -> Response:
+    """Answer with the page."""
+    del request
+    headers = {"content-security-policy": POLICY}
+    return Response(_write_page(), media_type="text/html", headers=headers)
+
+
+async def answer_style(request: Request) -> Response:
+    """Answer with the page's stylesheet."""
+    del request
     return Response(_style(), media_type="text/css", headers={"cache-control": "max-age=3600"})
 
 
@@ -43,12 +45,15 @@ def _style() -> str:
     return files("holdfast.http").joinpath("reference.css").read_text("utf-8")
 
 
-def _page(document: Json) -> str:
+# Made once: it takes many times as long as any other answer, and needs no token.
+@cache
+def _write_page() -> str:
+    document = openapi()
     groups: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
         for method, route in methods.items():
             tag = (route.get("tags") or ["other"])[0]
-            groups.setdefault(tag, []).append(_route(method.upper(), path, route))
+            groups.setdefault(tag, []).append(_write_route(method.upper(), path, route))
     info = document["info"]
     title = f"{escape(info['title'])} {escape(info['version'])}"
     links = "".join(f'<a href="#{_anchor(tag)}">{escape(tag)}</a>' for tag in groups)
@@ -64,11 +69,11 @@ def _page(document: Json) -> str:
     ]
     for tag, routes in groups.items():
         parts += [f'<h2 id="{_anchor(tag)}">{escape(tag)}</h2>', *routes]
-    parts += ['<h2 id="schemas">schemas</h2>', *_schemas(document["components"]["schemas"])]
+    parts += ['<h2 id="schemas">schemas</h2>', *_write_schemas(document["components"]["schemas"])]
     return "".join([*parts, "</body></html>"])
 
 
-def _route(method: str, path: str, route: Json) -> str:
+def _write_route(method: str, path: str, route: Json) -> str:
     text = escape(route.get("description") or route.get("summary") or "")
     parts = [
         f"<details><summary><b>{method}</b> <code>{escape(path)}</code> ",
@@ -76,63 +81,68 @@ def _route(method: str, path: str, route: Json) -> str:
     ]
     if parameters := route.get("parameters"):
         rows = [
-            (f"<code>{escape(one['name'])}</code>", one["in"], _kind(one["schema"]), _told(one))
+            (
+                f"<code>{escape(one['name'])}</code>",
+                one["in"],
+                _write_kind(one["schema"]),
+                _write_description(one),
+            )
             for one in parameters
         ]
         parts.append(_table(("parameter", "in", "type", ""), rows))
     if body := route.get("requestBody"):
-        parts.append(f"<p>Body: {_content(body)}</p>")
-    answers = [(escape(status), _content(told)) for status, told in route["responses"].items()]
+        parts.append(f"<p>Body: {_write_content(body)}</p>")
+    answers = [(escape(status), _write_content(one)) for status, one in route["responses"].items()]
     parts += [_table(("status", "answer"), answers), "</details>"]
     return "".join(parts)
 
 
-def _content(told: Json) -> str:
+def _write_content(described: Json) -> str:
     kinds = [
-        f"<code>{escape(media)}</code> {_kind(one.get('schema', {}))}"
-        for media, one in told.get("content", {}).items()
+        f"<code>{escape(media)}</code> {_write_kind(one.get('schema', {}))}"
+        for media, one in described.get("content", {}).items()
     ]
-    return "<br>".join(kinds) or escape(told.get("description", ""))
+    return "<br>".join(kinds) or escape(described.get("description", ""))
 
 
-def _schemas(schemas: Json) -> Iterator[str]:
+def _write_schemas(schemas: Json) -> Iterator[str]:
     for name, schema in sorted(schemas.items()):
         needed = set(schema.get("required", ()))
         rows = [
             (
                 f"<code>{escape(field)}</code>{' *' if field in needed else ''}",
-                _kind(told),
-                _told(told),
+                _write_kind(one),
+                _write_description(one),
             )
-            for field, told in schema.get("properties", {}).items()
+            for field, one in schema.get("properties", {}).items()
         ]
-        table = _table(("field (* required)", "type", ""), rows) if rows else _kind(schema)
+        table = _table(("field (* required)", "type", ""), rows) if rows else _write_kind(schema)
         yield (
             f'<details id="schema-{_anchor(name)}"><summary><code>{escape(name)}</code> '
             f"{escape(schema.get('description', ''))}</summary>{table}</details>"
         )
 
 
-def _kind(schema: Json) -> str:
+def _write_kind(schema: Json) -> str:
     """Write a type in a few words; a schema of its own is linked."""
     if "$ref" in schema:
         name = schema["$ref"].removeprefix(_REF)
         return f'<a href="#schema-{_anchor(name)}">{escape(name)}</a>'
     if found := schema.get("anyOf") or schema.get("oneOf"):
-        return " or ".join(_kind(one) for one in found)
+        return " or ".join(_write_kind(one) for one in found)
     if "enum" in schema:
         return " | ".join(f"<code>{escape(str(one))}</code>" for one in schema["enum"])
     if "const" in schema:
         return f"<code>{escape(str(schema['const']))}</code>"
     kind = schema.get("type", "any")
     if kind == "array":
-        return f"list of {_kind(schema.get('items', {}))}"
+        return f"list of {_write_kind(schema.get('items', {}))}"
     return escape(" ".join(filter(None, [str(kind), schema.get("format", "")])))
 
 
-def _told(told: Json) -> str:
-    schema = told.get("schema", told)
-    text = told.get("description") or schema.get("description") or ""
+def _write_description(described: Json) -> str:
+    schema = described.get("schema", described)
+    text = described.get("description") or schema.get("description") or ""
     if (default := schema.get("default")) in (None, [], {}):
         return escape(text)
     return escape(f"{text} (default {default})")

@@ -2,15 +2,15 @@
 
 A mark is kept in the store every few seconds, and with it the seconds after it are reserved: times
 up to `mark + RESERVE` may have been given out. Where the machine's clock is behind the mark, the
-store's clock goes on from the end of what is reserved, by a shift. The shift shrinks by a tenth of
-the time that passes: so the two clocks agree again one day, and the store's clock runs slower
+store's clock continues from the end of what is reserved, by a shift. The shift shrinks by a tenth
+of the time that passes: so the two clocks agree again in the end, and the store's clock runs slower
 meanwhile, never backwards.
 
-A clock that is set right again meets the mark by itself: then the shift is dropped at once. (So it
-is where nobody has moved the mark for as long as the clock had been set back.)
+A clock that is set right again reaches the mark by itself: then the shift is dropped at once. (The
+same happens where the mark was not moved for as long as the clock had been set back.)
 
-A step back that is smaller than the way from the mark cannot be told from no step at all without a
-write per operation: it repeats at most what is reserved.
+A step back that is smaller than the distance from the mark cannot be distinguished from no step
+without a write per operation: it repeats at most what is reserved.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from holdfast.lifecycle.times import SECOND
 MARK_EVERY = 2 * SECOND
 """How far the store's clock may be ahead of its mark before a sweep moves the mark on."""
 RESERVE = 5 * SECOND
-"""How far it is ahead at most while sweeps are on time. So much it may leap when it is set back:
-more would cost workers leases that they have not had time to renew."""
+"""How far it is ahead at most while sweeps are on time, and how far it may leap when it is set
+back: more would cost workers leases that they have not had time to renew."""
 SLACK = SECOND
-"""What is less than this behind the mark is no step: the clock stands still until it is past."""
+"""Less than this behind the mark does not count as a step: the clock stands still until it is
+past."""
 GAP = 60 * SECOND
-"""A longer way from the mark is taken only by somebody who has seen the clock run steadily.
-With a shift it is not taken at all where the machine's clock has come to the mark without it.
-Else a clock that is ahead for a moment would take the store along for good."""
+"""Only a process that has seen the clock run steadily moves the mark further than this at once.
+With a shift it does not do so at all where the machine's clock has reached the mark without it.
+Else a clock that is ahead for a moment would take the store along permanently."""
 STEADY_SECONDS = 60.0
 """How long a clock must have run as fast as the monotonic one."""
 JUMP = 5 * SECOND
 """By how much it may differ from that one meanwhile."""
 SLOWDOWN = 10
-"""The shift shrinks by one part in so many of the time that passes."""
+"""The shift shrinks by the time that passes, divided by this."""
 
 
 class ClockState(Struct, frozen=True):
@@ -57,12 +58,12 @@ class ClockState(Struct, frozen=True):
     def now(self, machine: int) -> int:
         """Return the store's time at a time of the machine's clock."""
         now = machine + self.ahead(machine)
-        # Behind by more than that, the machine's clock was set back, and nobody has noticed yet.
+        # Behind by more than that, the machine's clock was set back, and this is not noticed yet.
         return max(self.mark, now) if now >= self.mark - SLACK else self.mark + RESERVE
 
 
 class ClockStep(Struct, frozen=True):
-    """That the machine's clock was set back, as the store's clock noticed it."""
+    """A step back of the machine's clock, as the store's clock noticed it."""
 
     at: int
     """By the store's clock."""
@@ -71,10 +72,10 @@ class ClockStep(Struct, frozen=True):
 
 
 def agreed(own: ClockState, kept: ClockState, machine: int) -> ClockState:
-    """Return from which state a process goes on that has a clock of its own.
+    """Return from which state a process with a clock of its own continues.
 
-    Its own, unless its clock is behind the mark with it, and at the mark with the shift that others
-    have kept: then it has noticed late, or started after, what they have noticed.
+    From its own, unless its clock is behind the mark with it, and at the mark with the shift that
+    others have kept: then it noticed late, or started after, what they have noticed.
     """
     mark = max(own.mark, kept.mark)
     mine = ClockState(mark, own.shift, own.since)
@@ -89,11 +90,11 @@ def agreed(own: ClockState, kept: ClockState, machine: int) -> ClockState:
 def tend(
     state: ClockState, machine: int, *, steady: bool, lags: bool = False
 ) -> tuple[ClockState, ClockStep | None] | None:
-    """Return what to keep from now on, and the step that was noticed; None if all stays.
+    """Return what to keep from now on, and the step that was noticed; None if nothing changes.
 
-    `steady`: who asks has seen the machine's clock run steadily for a while. `lags`: who asks has a
-    clock of its own, and knows that it was not set back. It is behind because others' are ahead,
-    and goes on from their mark: if it leapt, they would be behind in turn, and leap again.
+    `steady`: the caller has seen the machine's clock run steadily for a while. `lags`: the caller
+    has a clock of its own, and knows that it was not set back. It is behind because others' are
+    ahead, and continues from their mark: if it leapt, they would be behind in turn, and leap again.
     """
     now = machine + state.ahead(machine)
     behind = state.mark - now
@@ -109,19 +110,18 @@ class ClockWatch:
     """Watches whether a machine's clock runs as fast as a monotonic one."""
 
     def __init__(self) -> None:
-        """Have seen nothing yet."""
         self._machine = self._last = 0
         self._seconds: float | None = None
 
     def steady(self, machine: int, seconds: float) -> bool:
-        """Take a look at both clocks; return whether they have agreed for long enough."""
+        """Compare both clocks; return whether they have agreed for long enough."""
         if self._seconds is None or self._jumped(machine, seconds):
             self._machine, self._seconds = machine, seconds
         self._last = machine
         return seconds - self._seconds >= STEADY_SECONDS
 
     def was_set_back(self, machine: int) -> bool:
-        """Whether the machine's clock may be behind what it was at the last look of this watch."""
+        """Return whether the machine's clock may be behind what it was at the last comparison."""
         return self._seconds is None or machine < self._last
 
     def _jumped(self, machine: int, seconds: float) -> bool:

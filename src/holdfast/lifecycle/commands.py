@@ -1,4 +1,4 @@
-"""What somebody wants done to a job. `decide` answers each with a change or a refusal.
+"""Commands: what can be done to a job. `decide` returns a change or a refusal for each.
 
 `as_of` is the store's clock as the sender last read it: it proves that a time has come, because
 the compare-and-set proves that the record did not change since.
@@ -10,11 +10,19 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from holdfast.lifecycle.job import PENDING_SIGNALS, Actor, JobId, NewJob
-from holdfast.lifecycle.policy import Policy
-from holdfast.lifecycle.states import Cancel as CancelMode
-from holdfast.lifecycle.states import EventType, Operation
-from holdfast.lifecycle.times import NOW, Time
+from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.record import (
+    PENDING_SIGNALS,
+    Actor,
+    Event,
+    JobId,
+    KeptOutput,
+    NewJob,
+    Record,
+)
+from holdfast.lifecycle.states import CancelMode, EventType, Operation
+from holdfast.lifecycle.times import NOW, T, Time
+from holdfast.lifecycle.transitions import EVENTS
 
 
 class Command(Struct, frozen=True, kw_only=True, gc=False):
@@ -25,11 +33,21 @@ class Command(Struct, frozen=True, kw_only=True, gc=False):
     request_id: str | None = None
     reason: str | None = None
 
+    @classmethod
+    def events(cls) -> frozenset[EventType]:
+        """Return the types of the events that it may write."""
+        return EVENTS[cls.operation]
+
 
 class Admit(Command, frozen=True, kw_only=True):
     """Let a pending job into its queue."""
 
     operation = Operation.ADMIT
+    rule: str | None = None
+    rules: str | None = None
+    """See `Facts.rules`."""
+    lifts: str | None = None
+    """The hold that is over with its admission."""
 
 
 class Deny(Command, frozen=True, kw_only=True):
@@ -37,6 +55,7 @@ class Deny(Command, frozen=True, kw_only=True):
 
     operation = Operation.DENY
     rule: str
+    rules: str | None = None
     body: bytes | None = None
 
 
@@ -62,7 +81,7 @@ class Reschedule(Command, frozen=True, kw_only=True):
 
 
 class Claim(Command, frozen=True, kw_only=True):
-    """Take the lease. Stores apply this edge themselves; the suite compares them with `decide`."""
+    """Take the lease. Stores apply this edge themselves; tests compare them with `decide`."""
 
     operation = Operation.CLAIM
     epoch: int = 1
@@ -76,10 +95,12 @@ class CorrectTerms(Command, frozen=True, kw_only=True):
 
 
 class Start(Command, frozen=True, kw_only=True):
-    """Say that the handler began, `ago` microseconds before this is written."""
+    """Record that the handler started, `ago` microseconds before this is written."""
 
     operation = Operation.START
     ago: int = 0
+    network: str | None = None
+    """See `Facts.network`."""
 
 
 class Heartbeat(Command, frozen=True, kw_only=True):
@@ -90,14 +111,16 @@ class Heartbeat(Command, frozen=True, kw_only=True):
 
 
 class Adopt(Command, frozen=True, kw_only=True):
-    """Take over a run of a dead process of the same host."""
+    """Take over a run of a dead process of the same host, or one's own whose lease has passed."""
 
     operation = Operation.ADOPT
+    as_of: int | None = None
+    """Only for what the sender holds itself: shows that its lease has passed."""
     epoch: int = 1
 
 
 class Step(Command, frozen=True, kw_only=True):
-    """Remember a step: begun (before its effect), done with its result, or failed."""
+    """Remember a step: started (before its effect), done with its result, or failed."""
 
     operation = Operation.STEP
     name: str
@@ -106,22 +129,22 @@ class Step(Command, frozen=True, kw_only=True):
     failed: bool = False
     body: bytes | None = None
     consumes: str | None = None
-    """The name of the signal that this step waits for and that is already there."""
+    """The name of the signal that this step waits for and that is already pending."""
     submits: tuple[NewJob, ...] = ()
-    """Children: there exactly if the step is remembered."""
+    """Children: they exist exactly if the step is remembered."""
 
 
 class Progress(Command, frozen=True, kw_only=True):
-    """Say how far it is, or that it goes on though it should have been killed."""
+    """Report how far a run is, or that it runs on although it should have been killed."""
 
     operation = Operation.PROGRESS
     body: bytes | None = None
     unkillable: bool = False
-    """A kill took no effect (a thread cannot be killed): it runs on until it ends by itself."""
+    """A kill had no effect (a thread cannot be killed): it runs on until it ends by itself."""
 
 
 class Wait(Command, frozen=True, kw_only=True):
-    """Park on a signal, a timer, or whichever comes first."""
+    """Wait for a signal, a time, or whichever comes first."""
 
     operation = Operation.WAIT
     signal: str
@@ -135,24 +158,33 @@ class Resume(Command, frozen=True, kw_only=True):
     as_of: int | None = None
 
 
-class Complete(Command, frozen=True, kw_only=True):
-    """Succeed, with a result (JSON null is one)."""
+class EndOfRun(Command, frozen=True, kw_only=True):
+    """What every command carries that ends an attempt: what is known of the run, or left of it."""
+
+    exit_code: int | None = None
+    result_ptr: str | None = None
+    execution_ms: int | None = None
+    worker: str | None = None
+    log: KeptOutput | None = None
+    artifacts: KeptOutput | None = None
+
+
+LEFT_BY_RUN = EndOfRun.__struct_fields__[len(Command.__struct_fields__) :]
+"""The fields of `EndOfRun` beside those of every command; the facts have the same names."""
+
+
+class Complete(EndOfRun, frozen=True, kw_only=True):
+    """Succeed, with a result; JSON null is one."""
 
     operation = Operation.COMPLETE
     body: bytes = b"null"
-    exit_code: int | None = None
-    result_ptr: str | None = None
-    execution_ms: int | None = None
 
 
-class Failing(Command, frozen=True, kw_only=True):
-    """What all that ends or suspends a job with an error carries."""
+class Failing(EndOfRun, frozen=True, kw_only=True):
+    """What every command carries that ends an attempt with an error."""
 
     error_code: str
     body: bytes | None = None
-    exit_code: int | None = None
-    result_ptr: str | None = None
-    execution_ms: int | None = None
     submits: tuple[NewJob, ...] = ()
     """A linked retry (A16); the event names it."""
 
@@ -167,8 +199,11 @@ class Lose(Failing, frozen=True, kw_only=True):
     """End a job whose owner is gone and which has no retries (D14)."""
 
     operation = Operation.LOSE
-    as_of: int
+    as_of: int | None = None
+    """Shows a sweep that the lease has passed; a host needs none."""
     epoch: int = 1
+    gone: bool = False
+    """Whether the host saw that nothing of the run is left, because its box is absent or empty."""
 
 
 class Retry(Failing, frozen=True, kw_only=True):
@@ -180,12 +215,12 @@ class Retry(Failing, frozen=True, kw_only=True):
 
 
 class Release(Command, frozen=True, kw_only=True):
-    """Give a job back that was not (or may safely be) run again."""
+    """Give back a job that was not run, or may safely be run again."""
 
     operation = Operation.RELEASE
     unserved: bool = False
     """Its owner does not have the task, or not in its version: nothing was run, so this costs
-    nothing however often it happens, and the job is due again after a pause."""
+    nothing, however often it happens, and the job is due again after a pause."""
 
 
 class Stall(Command, frozen=True, kw_only=True):
@@ -211,16 +246,17 @@ class RequestCancel(Command, frozen=True, kw_only=True):
     mode: CancelMode = CancelMode.SOFT
 
 
-class Cancel(Command, frozen=True, kw_only=True):
+class Cancel(EndOfRun, frozen=True, kw_only=True):
     """End as cancelled."""
 
     operation = Operation.CANCEL
     mode: CancelMode = CancelMode.SOFT
-    """How those that run below a job without an owner are to be ended."""
+    """How the jobs that run below a job without an owner are to be ended."""
     as_of: int | None = None
     epoch: int = 1
     parent_cancelled: bool = False
-    exit_code: int | None = None
+    gone: bool = False
+    """See `Lose.gone`: only of a loss that a requested cancel turned into this."""
 
 
 class TimeOut(Failing, frozen=True, kw_only=True):
@@ -231,7 +267,7 @@ class TimeOut(Failing, frozen=True, kw_only=True):
     as_of: int | None = None
     epoch: int = 1
     killed: bool = True
-    """Whether an owner killed the run; of one that was lost nobody knows."""
+    """Whether an owner killed the run; of a lost owner's run it is unknown."""
 
 
 class DeadLetter(Failing, frozen=True, kw_only=True):
@@ -254,7 +290,7 @@ class SignalJob(Command, frozen=True, kw_only=True):
 
 
 class LateResult(Command, frozen=True, kw_only=True):
-    """Record what a fenced or late sender said of a job that has ended."""
+    """Record what a fenced or late sender reported about a job that has ended."""
 
     operation = Operation.LATE_RESULT
     state: str
@@ -264,7 +300,7 @@ class LateResult(Command, frozen=True, kw_only=True):
 
 
 class Annotate(Command, frozen=True, kw_only=True):
-    """Link a job to the one that followed from it."""
+    """Note on an ended job which job followed from it."""
 
     link: JobId | None = None
 
@@ -285,13 +321,13 @@ class Redriven(Annotate, frozen=True, kw_only=True):
 
 
 class Discarded(Annotate, frozen=True, kw_only=True):
-    """Its dead letter was looked at and put away."""
+    """Its dead letter was read and put away."""
 
     operation = Operation.DISCARDED
 
 
 class Clean(Command, frozen=True, kw_only=True):
-    """Begin to delete logs and artifacts."""
+    """Start to delete logs and artifacts."""
 
     operation = Operation.CLEAN
 
@@ -302,11 +338,37 @@ class Cleaned(Command, frozen=True, kw_only=True):
     operation = Operation.CLEANED
 
 
+def cancel_or_ask(
+    record: Record[T],
+    actor: Actor,
+    mode: CancelMode,
+    *,
+    reason: str | None,
+    request_id: str | None = None,
+    parent_cancelled: bool = False,
+) -> Cancel | RequestCancel:
+    """Cancel a job at once if it has no owner, else ask its owner to end it."""
+    if record.owned:
+        return RequestCancel(actor=actor, mode=mode, reason=reason, request_id=request_id)
+    return Cancel(
+        actor=actor,
+        mode=mode,
+        reason=reason,
+        request_id=request_id,
+        parent_cancelled=parent_cancelled,
+    )
+
+
+def written_by(event: Event[T], *kinds: type[Command]) -> bool:
+    """Return whether an event is of a type that such commands write."""
+    return any(event.type in kind.events() for kind in kinds)
+
+
 BEAT_EVENT = {True: EventType.HEARTBEAT, False: EventType.LEASE_RENEWED}
 
 
 def step_event(step: Step) -> EventType:
-    """Name the event that remembers a step."""
+    """Return the type of the event that remembers a step."""
     if step.started:
         return EventType.STEP_STARTED
     return EventType.STEP_FAILED if step.failed else EventType.STEP_COMPLETED

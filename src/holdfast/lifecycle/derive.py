@@ -8,13 +8,15 @@ version still moves a job as far as its states are known.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.lifecycle.job import (
+from holdfast.lifecycle.record import (
     NO_FACTS,
     UNCONFIRMED,
+    Created,
     Event,
     Job,
     LoggedEvent,
@@ -34,7 +36,7 @@ def derive(events: Iterable[LoggedEvent]) -> Job | None:
 
 
 def derive_status(events: Iterable[LoggedEvent]) -> State | None:
-    """Tell the state alone: the last state-bearing event decides, unknown ones are passed over."""
+    """Return the state alone: the last event with a known state decides."""
     state = None
     for event in events:
         if event.to_state is not State.UNKNOWN:
@@ -43,28 +45,13 @@ def derive_status(events: Iterable[LoggedEvent]) -> State | None:
 
 
 def born(event: Event[T]) -> Record[T]:
-    """Make the record that a first event brings about."""
+    """Return the record that a first event makes."""
     made = event.created
     if made is None:
-        raise ValueError(f"the first event of {event.id} says nothing of what was submitted")
+        raise ValueError(f"the first event of {event.id} does not contain what was submitted")
     return Record(
         id=event.id,
-        tenant=made.tenant,
-        job_id=made.job_id,
-        kind=made.kind,
-        task=made.task,
-        task_version=made.task_version,
-        queue=made.queue,
-        priority=made.priority,
-        needs=made.needs,
-        policy=made.policy,
-        cpus=made.cpus,
-        memory_mb=made.memory_mb,
-        parent_id=made.parent_id,
-        link_kind=made.link_kind,
-        workflow_id=made.workflow_id,
-        step_index=made.step_index,
-        key_kinds=made.key_kinds,
+        **dict(zip(_FIXED, _fixed(made), strict=True)),
         deadline_at=event.deadline_at,
         created_at=event.at,
         state=event.to_state,
@@ -75,6 +62,10 @@ def born(event: Event[T]) -> Record[T]:
     )
 
 
+_FIXED = tuple(name for name in Created.__struct_fields__ if name in Record.__struct_fields__)
+"""What the first event fixes, and the record repeats."""
+_fixed = attrgetter(*_FIXED)
+
 # Reading a member off an enum's class costs as much as a call (Python 3.11), and every change of
 # every job comes through here.
 _UNKNOWN, _CLAIMED, _RUNNING = State.UNKNOWN, State.CLAIMED, State.RUNNING
@@ -83,7 +74,7 @@ _DISOWNED = {"owner": None, "epoch": None, "lease_expires_at": None, "timeout_at
 
 
 def apply(record: Record[T], event: Event[T]) -> Record[T]:
-    """Say what a record is after an event."""
+    """Return what a record is after an event."""
     source, target = record.state, event.to_state
     if target is _UNKNOWN:
         target = source
@@ -95,49 +86,53 @@ def apply(record: Record[T], event: Event[T]) -> Record[T]:
         "beats": record.beats + event.rev - record.rev if event.type in BEATS else 0,
     }
     if target in OWNED:
-        _own(record, event, target, changes)
+        _apply_ownership(record, event, target, changes)
     elif source in OWNED:
         changes.update(_DISOWNED)
     if event.run_at is not None:
         changes["run_at"] = event.run_at
     if source is not target and (target is _WAITING or source is _WAITING):
-        _wait(event, target, changes)
+        _apply_wait(event, target, changes)
     if target in TERMINAL and source not in TERMINAL:
-        _outcome(event, target, changes)
+        _apply_outcome(event, target, changes)
     if record.held_by and target not in HOLDABLE:
         changes["held_by"] = ()
     if event.facts is not NO_FACTS:
-        _facts(record, event, changes)
+        _apply_facts(record, event, changes)
     return replace(record, **changes)
 
 
-def _own(record: Record[T], event: Event[T], target: State, changes: dict[str, Any]) -> None:
+def _apply_ownership(
+    record: Record[T], event: Event[T], target: State, changes: dict[str, Any]
+) -> None:
     if event.lease_expires_at is None:
         return
     source = record.state
     changes["lease_expires_at"] = event.lease_expires_at
     if target is _CLAIMED and source is not _CLAIMED:
         changes.update(owner=event.actor, epoch=event.facts.epoch or 1, attempt=event.attempt)
-        changes.update(started_at=None, timeout_at=_timeout(record, event, target), lost_owner=None)
+        changes.update(
+            started_at=None, timeout_at=_compute_timeout(record, event, target), lost_owner=None
+        )
     elif target is _RUNNING and source is _CLAIMED:
         changes["started_at"] = event.at
-        changes["timeout_at"] = _timeout(record, event, target)
+        changes["timeout_at"] = _compute_timeout(record, event, target)
     if event.facts.last_owner is not None:
         changes.update(owner=event.actor, epoch=event.facts.epoch or 1)
 
 
-def _wait(event: Event[T], target: State, changes: dict[str, Any]) -> None:
+def _apply_wait(event: Event[T], target: State, changes: dict[str, Any]) -> None:
     if target is _WAITING:
         changes["wait_for"], changes["run_at"] = event.facts.wait_for, event.run_at
     else:
         changes["wait_for"] = None
 
 
-def _timeout(record: Record[T], event: Event[T], target: State) -> T | None:
+def _compute_timeout(record: Record[T], event: Event[T], target: State) -> T | None:
     """Count a phase's time limit from when its lease was granted.
 
     Not from `at`: the time of a start folded into a later commit may be cut to the job's last
-    event, and the row would then say something else than its events.
+    event, and the row would then differ from its events.
     """
     policy = record.policy
     limit, lease = (
@@ -150,7 +145,7 @@ def _timeout(record: Record[T], event: Event[T], target: State) -> T | None:
     return later(event.lease_expires_at, limit - lease)
 
 
-def _outcome(event: Event[T], target: State, changes: dict[str, Any]) -> None:
+def _apply_outcome(event: Event[T], target: State, changes: dict[str, Any]) -> None:
     changes["finished_at"] = event.at
     if target is _SUCCEEDED:
         changes["result_digest"] = event.digest
@@ -170,7 +165,7 @@ _COPIED = (
 )
 
 
-def _facts(record: Record[T], event: Event[T], changes: dict[str, Any]) -> None:
+def _apply_facts(record: Record[T], event: Event[T], changes: dict[str, Any]) -> None:
     facts = event.facts
     for fact, column in _COPIED:
         if (value := getattr(facts, fact)) is not None:

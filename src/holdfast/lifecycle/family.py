@@ -1,19 +1,19 @@
-"""Parents and children: whose family is to be looked at after a change, and whom a parent awaits.
+"""Parents and children: whose family a change concerns, and which children a parent waits for.
 
-A mark says no more than "look at this job's family"; what is to be done is read from the rows then.
+A mark means no more than "look at this job's family"; the rows show what is to be done then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from holdfast.lifecycle.job import Draft, JobId
-from holdfast.lifecycle.states import TERMINAL, Link, State
+from holdfast.lifecycle.record import Draft, JobId
+from holdfast.lifecycle.states import TERMINAL, UNSUCCESSFUL, Link
 
 CHILDREN = "holdfast:children"
 """What a parent waits for that waits for all its children; some of them are named by number.
 
-Names that begin so are Holdfast's own; the schemas' `jobs_gathering` finds them."""
+Names with this prefix are Holdfast's own; the schemas' `jobs_gathering` finds them."""
 KIN = (Link.CHILD, Link.RETRY)
 """Jobs whose end concerns the family of another one."""
 NAME_LIMIT = 500
@@ -21,68 +21,67 @@ NAME_LIMIT = 500
 
 
 def marks(before: Draft, after: Draft) -> list[tuple[JobId, bool]]:
-    """Name the jobs to be looked at after a change; False: only if it has children.
+    """Return the jobs whose families a change concerns; False: only if the job has children.
 
     A child's end, because its parent may wait for it; also the end of a try of it that is a job of
     its own, which marks the try before. A wait for children, because the last of
     them may have ended while it was written. A cancel, and every end but success, because it
-    reaches the children. (A child's birth also marks its parent, which may have been cancelled.)
+    reaches the children. (A child's submit also marks its parent, which may have been cancelled.)
     """
     found: list[tuple[JobId, bool]] = []
     ended = after.state in TERMINAL and before.state not in TERMINAL
     if ended and after.link_kind in KIN and after.parent_id is not None:
         found.append((after.parent_id, True))
-    parked = after.state is State.WAITING and before.state is not State.WAITING
-    if parked and awaits_children(after.wait_for):
+    starts_to_wait = after.waiting and not before.waiting
+    if starts_to_wait and awaits_children(after.wait_for):
         found.append((after.id, True))
     cancelled = after.cancel_requested is not before.cancel_requested
-    if cancelled or (ended and after.state is not State.SUCCEEDED):
+    if cancelled or (ended and not after.succeeded):
         found.append((after.id, False))
     return found
 
 
 def may_go_on(record: Draft) -> bool:
-    """Whether a job that has ended may live on in a linked retry (A16)."""
-    ended = record.state in TERMINAL and record.state is not State.SUCCEEDED
-    return ended and not record.policy.idempotent
+    """Return whether a job that has ended may live on in a linked retry (A16)."""
+    return record.state in UNSUCCESSFUL and not record.policy.idempotent
 
 
 def forsakes(parent: Draft) -> bool:
-    """Whether a job's live children have to end: it was cancelled, or it did not succeed."""
-    if parent.state in TERMINAL:
-        return parent.state is not State.SUCCEEDED
+    """Return whether a job's live children have to end: it was cancelled, or it did not succeed."""
+    if parent.terminal:
+        return not parent.succeeded
     return parent.cancel_requested is not None
 
 
 def awaits_children(wait_for: str | None) -> bool:
-    """Whether a wait ends with the end of children."""
-    return wait_for is not None and (wait_for == CHILDREN or _numbers(wait_for) is not None)
+    """Return whether a wait ends with the end of children."""
+    return wait_for is not None and (wait_for == CHILDREN or _read_numbers(wait_for) is not None)
 
 
 def awaits(wait_for: str | None, child: Draft) -> bool:
-    """Whether a wait is, among others, for this child."""
-    numbers = _numbers(wait_for)
+    """Return whether a wait is, among others, for this child."""
+    numbers = _read_numbers(wait_for)
     if numbers is None:
         return wait_for == CHILDREN
     return any(child.step_index in span for span in numbers)
 
 
 def wait_name(numbers: Iterable[int]) -> str:
-    """Name a wait for the children with these numbers, which they bear as `step_index`."""
-    return f"{CHILDREN}:{','.join(_span(low, high) for low, high in _spans(numbers))}"
+    """Return the name of a wait for the children with these numbers, their `step_index`."""
+    return f"{CHILDREN}:{','.join(_span(low, high) for low, high in _merge_spans(numbers))}"
 
 
 def named_children(name: str) -> Iterator[int]:
-    """Read the numbers of the children that a wait is named after; none if it is another name."""
-    for span in _numbers(name) or ():
+    """Return the numbers of the children that a wait is named after; none for another name."""
+    for span in _read_numbers(name) or ():
         yield from span
 
 
 def groups(numbers: Iterable[int]) -> list[list[int]]:
-    """Part children so that the wait for each part has a name that is not too long."""
+    """Divide children so that the wait for each group has a name that is not too long."""
     found: list[list[int]] = []
     left = 0
-    for low, high in _spans(numbers):
+    for low, high in _merge_spans(numbers):
         left -= len(_span(low, high)) + 1
         if left < 0 or not found:
             found.append([])
@@ -91,7 +90,7 @@ def groups(numbers: Iterable[int]) -> list[list[int]]:
     return found
 
 
-def _spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+def _merge_spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):
         if spans and number == spans[-1][1] + 1:
@@ -105,8 +104,8 @@ def _span(low: int, high: int) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def _numbers(wait_for: str | None) -> list[range] | None:
-    """Read the numbers of a wait for some children; None if it is none."""
+def _read_numbers(wait_for: str | None) -> list[range] | None:
+    """Return the numbers of a wait for some children; None for another wait."""
     if wait_for is None or not wait_for.startswith(f"{CHILDREN}:"):
         return None
     spans = [part.partition("-") for part in wait_for[len(CHILDREN) + 1 :].split(",")]

@@ -1,6 +1,6 @@
 """What holds of a record in each state (C1), as data: predicates here, CHECKs in both schemas.
 
-Each rule can judge a record and write itself as SQL, so that the two cannot drift.
+Each rule is a predicate and the same predicate in SQL, side by side.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from holdfast.lifecycle.job import Record
+from holdfast.lifecycle.record import Record
 from holdfast.lifecycle.states import (
     HOLDABLE,
+    KNOWN,
     LETTERED,
-    LIVE,
     OWNED,
+    SUCCESSFUL,
     TERMINAL,
+    UNSUCCESSFUL,
     Retention,
     State,
 )
 from holdfast.lifecycle.times import T, Time
 
 _S = State
-KNOWN = LIVE | TERMINAL
 _CLAIMED_ONCE = OWNED | {_S.WAITING, _S.RETRYING, _S.STALLED, _S.SUCCEEDED}
 _NEVER_CLAIMED = frozenset({_S.PENDING, _S.DENIED})
 _MAYBE_LOST = frozenset(
@@ -32,7 +33,7 @@ _MAYBE_LOST = frozenset(
 
 
 class Rule(Struct, frozen=True):
-    """One invariant: a name, a judgement of a record, and the same judgement in SQL."""
+    """One invariant: a name, a predicate of a record, and the same predicate in SQL."""
 
     name: str
     holds: Callable[[Record[Time]], bool]
@@ -49,7 +50,7 @@ def _present(record: Record[Time], column: str) -> bool:
 
 
 def _exactly(column: str, states: frozenset[State] | set[State]) -> Rule:
-    """The column is there in these states and in no other."""
+    """Require the column in these states, and in no other."""
     return Rule(
         f"{column}_by_state",
         lambda record: _present(record, column) == (record.state in states),
@@ -58,7 +59,7 @@ def _exactly(column: str, states: frozenset[State] | set[State]) -> Rule:
 
 
 def _only(column: str, states: frozenset[State] | set[State]) -> Rule:
-    """The column may be there in these states alone."""
+    """Allow the column in these states alone."""
     return Rule(
         f"{column}_only",
         lambda record: not _present(record, column) or record.state in states,
@@ -67,7 +68,7 @@ def _only(column: str, states: frozenset[State] | set[State]) -> Rule:
 
 
 def _always(column: str, states: frozenset[State] | set[State]) -> Rule:
-    """The column must be there in these states."""
+    """Require the column in these states."""
     return Rule(
         f"{column}_always",
         lambda record: _present(record, column) or record.state not in states,
@@ -85,8 +86,8 @@ RULES: tuple[Rule, ...] = (
     _exactly("lease_expires_at", OWNED),
     _exactly("epoch", OWNED),
     _only("timeout_at", OWNED),
-    _exactly("result_digest", {_S.SUCCEEDED}),
-    _exactly("error_code", TERMINAL - {_S.SUCCEEDED}),
+    _exactly("result_digest", SUCCESSFUL),
+    _exactly("error_code", UNSUCCESSFUL),
     _exactly("finished_at", TERMINAL),
     _always("started_at", {_S.RUNNING}),
     _only("started_at", KNOWN - {_S.PENDING, _S.CLAIMED}),
@@ -135,5 +136,5 @@ RULES: tuple[Rule, ...] = (
 
 
 def broken_rules(record: Record[T]) -> list[str]:
-    """Name the invariants that a record breaks."""
+    """Return the invariants that a record breaks."""
     return [rule.name for rule in RULES if not rule.holds(record)]

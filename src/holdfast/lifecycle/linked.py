@@ -12,15 +12,16 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from holdfast.lifecycle.job import Actor, Change, Created, Draft, Job, JobId, NewJob
-from holdfast.lifecycle.policy import DEFAULT_POLICY, Policy
+from holdfast.lifecycle.execution_policy import DEFAULT_POLICY, Policy
+from holdfast.lifecycle.record import Actor, Change, Created, Draft, Job, JobId, NewJob
 from holdfast.lifecycle.reserved import is_reserved
 from holdfast.lifecycle.retry import backoff, is_compensation, terms_left
-from holdfast.lifecycle.states import TERMINAL, Link, Role, State
-from holdfast.lifecycle.submit import Submission, submit
+from holdfast.lifecycle.states import TERMINAL, UNSUCCESSFUL, Link, Role, State
+from holdfast.lifecycle.submission import Submission
+from holdfast.lifecycle.submit import submit
 from holdfast.lifecycle.times import After
 
-_COMPENSATED = TERMINAL - {State.SUCCEEDED, State.DENIED}
+_COMPENSATED = UNSUCCESSFUL - {State.DENIED}
 _TAIL = (1 << 62) - 1
 """The bits of an id that are neither its time nor its version."""
 
@@ -31,12 +32,12 @@ def linked(
     actor: Actor,
     *,
     created: Created | None = None,
-    **wishes: Any,
+    **changes: Any,
 ) -> NewJob:
-    """Decide the submit of a job that is as another one was, and `wishes` where it is not.
+    """Decide the submit of a job like another one, but for `changes`.
 
-    Keys are never copied: they stay with the first. `created` is what the first event says beside
-    the record; what it carries is left out where nobody has read it.
+    Keys are never copied: they stay with the first. `created` is what the first event holds beside
+    the record; without it, what it holds is left out.
     """
     same: dict[str, Any] = {
         "task": record.task,
@@ -60,10 +61,12 @@ def linked(
             "labels": created.labels,
             "env": created.env,
             "context_ptr": created.context_ptr,
+            "adapter_id": created.adapter_id,
+            "files_id": created.files_id,
         }
     # A delivery that is redriven is as much Holdfast's own as the first one was.
     internal = is_reserved(record.task)
-    return submit(Submission(**same | wishes), Actor(Role.GATEWAY, actor.name), internal=internal)
+    return submit(Submission(**same | changes), Actor(Role.GATEWAY, actor.name), internal=internal)
 
 
 def linked_retry(
@@ -77,10 +80,10 @@ def linked_retry(
     jitter: float,
     retry_in: int | None = None,
 ) -> NewJob:
-    """Decide the next try of what must not run again under its own id (A16).
+    """Decide the next try of a job that must not run again under its own id (A16).
 
     It has the tries that are left and the same deadline, and continues from what is recorded;
-    except where a compensation undoes that at the same time: then it starts anew.
+    except where a compensation undoes that at the same time: then it starts from nothing.
     """
     failures = job.failures + 1
     delay = backoff(job.policy, failures, jitter) if retry_in is None else retry_in
@@ -109,9 +112,9 @@ def first_job(job: Draft, created: Created) -> JobId:
 def compensation(before: Draft, after: State, actor: Actor) -> tuple[NewJob, ...]:
     """Decide the job that undoes another, if it ends here without success (B28).
 
-    Whoever ends it: the law adds it to the change. Nobody but the worker that will run it reads
-    what the job was asked for and did, so it carries nothing but the link, and the correlation
-    that whoever writes the change gives it by `with_correlation`.
+    The law adds it to every such change. Only the worker that will run it reads what the job was
+    asked for and did, so it carries nothing but the link, and the correlation id that the writer
+    of the change adds by `with_correlation`.
     """
     if before.state in TERMINAL or not _is_undone(before, after):
         return ()
@@ -121,12 +124,12 @@ def compensation(before: Draft, after: State, actor: Actor) -> tuple[NewJob, ...
 
 
 def brings_compensation(change: Change) -> bool:
-    """Whether a change brings a job that undoes the one it ends."""
+    """Return whether a change brings a job that undoes the one it ends."""
     return any(new.record.link_kind is Link.COMPENSATION for new in change.submits)
 
 
 def with_correlation(change: Change, correlation_id: str | None) -> Change:
-    """Give the compensation that a change brings the correlation of the job that it undoes."""
+    """Return a change whose compensation has the correlation id of the job that it undoes."""
     if correlation_id is None or not brings_compensation(change):
         return change
     submits = tuple(
@@ -139,7 +142,7 @@ def with_correlation(change: Change, correlation_id: str | None) -> Change:
 
 
 def undone_by(job: Job) -> JobId | None:
-    """Name the job that came with this one's end to undo it, if one did."""
+    """Return the job that came with this one's end to undo it; None if none did."""
     return compensation_id(job.id) if _is_undone(job, job.state) else None
 
 
@@ -150,9 +153,9 @@ def _is_undone(record: Draft, end: State) -> bool:
 
 
 def compensation_id(id: JobId) -> JobId:
-    """Name the compensation of a job: the same whoever asks, so there can be but one.
+    """Return the id of a job's compensation: always the same, so that there is at most one.
 
-    The time in the id stays, so that the two stand side by side.
+    The time in the id stays, so that the two are stored side by side.
     """
     mixed = blake2b(id.bytes, digest_size=8, person=b"compensation").digest()
     tail = int.from_bytes(mixed, "big") & _TAIL
@@ -160,7 +163,7 @@ def compensation_id(id: JobId) -> JobId:
 
 
 def _undoing_terms(policy: Policy) -> Policy:
-    """Say how a compensation runs: again until it is done, whatever may be done to the job itself.
+    """Return the terms of a compensation: retried until it is done, whatever the job's own are.
 
     The tries of a handler that is not idempotent are linked retries and may be used up by now.
     """
@@ -170,7 +173,7 @@ def _undoing_terms(policy: Policy) -> Policy:
         max_attempts=tries if policy.idempotent else max(tries, DEFAULT_POLICY.max_attempts),
         idempotent=True,
         compensates=False,
-        # Where it ends unheard, that is a dead letter, and never a time-out.
+        # If its owner is lost, it ends as a dead letter, and never by a time-out.
         start_timeout=None,
         on_exhausted=DEFAULT_POLICY.on_exhausted,
         on_silence=DEFAULT_POLICY.on_silence,

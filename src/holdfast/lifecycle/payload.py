@@ -1,6 +1,6 @@
 """What may be kept: JSON of bounded size and depth, text without NUL and lone surrogates.
 
-Everything is checked before anything is written, so that one bad value never fails a stranger's.
+Everything is checked before anything is written, so that one bad value never fails another job.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ DIGEST_SIZE = 16
 
 
 class Body(bytes):
-    """JSON text that was checked, so that nobody has to check it again."""
+    """JSON text that was checked, so that it is not checked again."""
 
 
 def encode_body(value: Any, what: str = "payload", *, limit: int = BODY_LIMIT) -> Body:
-    """Write a value as JSON text, or say clearly why it cannot be kept."""
+    """Return a value as JSON text; raise BadData if it cannot be kept."""
     try:
-        _check(value, what, DEPTH_LIMIT)
+        _check_value(value, what, DEPTH_LIMIT)
         text = msgspec.json.encode(value)
     except UnicodeEncodeError as error:
         raise BadData(f"{what} holds a lone surrogate, which is not text") from error
@@ -42,7 +42,7 @@ def encode_body(value: Any, what: str = "payload", *, limit: int = BODY_LIMIT) -
 
 
 def sound_body(body: bytes, what: str = "payload") -> bytes:
-    """Return a body as plain bytes, to the byte as it was given; refuse what is not kept JSON."""
+    """Return a body as plain bytes, unchanged; raise BadData if it is not JSON that may be kept."""
     if type(body) is Body:
         return body[:]  # a slice of a subclass is plain bytes
     if type(body) is not bytes:
@@ -53,7 +53,9 @@ def sound_body(body: bytes, what: str = "payload") -> bytes:
 
 
 def check_body(text: bytes, what: str = "payload", *, limit: int = BODY_LIMIT) -> Body:
-    """Check JSON text that somebody else wrote."""
+    """Check JSON text that was written elsewhere; one that was checked is returned as it is."""
+    if type(text) is Body and len(text) <= limit:
+        return text
     if len(text) > limit:
         raise BadData(f"{what} is {len(text):,} bytes of JSON; the limit is {limit:,}")
     try:
@@ -70,7 +72,7 @@ def check_body(text: bytes, what: str = "payload", *, limit: int = BODY_LIMIT) -
 
 
 def has_twins(text: bytes) -> bool:
-    """Whether JSON text that can be read has the same key twice in one object."""
+    """Return whether JSON text that can be read has the same key twice in one object."""
     return _pairs(msgspec.json.encode(msgspec.json.decode(text))) != _pairs(text)
 
 
@@ -108,7 +110,7 @@ def check_number(value: Any, what: str, *, low: int = 1, high: int = NUMBER_LIMI
 
 
 def check_time(value: Any, what: str) -> Time:
-    """Check an instant or a span that can be neither taken for the other nor overflow."""
+    """Check an instant or a span: it cannot be taken for the other, or overflow."""
     if type(value) is After:
         if type(value.micros) is not int or abs(value.micros) >= HORIZON:
             raise BadData(
@@ -120,7 +122,7 @@ def check_time(value: Any, what: str) -> Time:
     elif not HORIZON <= value <= LAST_INSTANT:
         raise BadData(
             f"{what} must be microseconds since 1970, between the years 1985 and 9999, "
-            f"not {value}; say After(…) for a span"
+            f"not {value}; use After(…) for a span"
         )
     return cast("Time", value)
 
@@ -145,14 +147,14 @@ def check_labels(labels: Any, what: str = "labels") -> dict[str, str]:
 
 
 def digest(text: bytes) -> bytes:
-    """Name a body by its content, by a hash that PostgreSQL has, too."""
+    """Return the digest of a body, by a hash that PostgreSQL has, too."""
     return _NULL if text == b"null" else sha256(text).digest()[:DIGEST_SIZE]
 
 
 _NULL = sha256(b"null").digest()[:DIGEST_SIZE]
 
 
-def _check(value: Any, what: str, depth: int) -> None:
+def _check_value(value: Any, what: str, depth: int) -> None:
     kind = type(value)
     if kind is str:
         _check_nul(value, what)
@@ -161,7 +163,7 @@ def _check(value: Any, what: str, depth: int) -> None:
             raise BadData(f"{what} holds an integer beyond 64 bits")
     elif kind is float:
         if not isfinite(value):
-            raise BadData(f"{what} holds {value!r}, which JSON cannot say")
+            raise BadData(f"{what} holds {value!r}, which JSON cannot represent")
     elif value is not None and kind is not bool:
         _check_container(value, what, depth)
 
@@ -174,10 +176,10 @@ def _check_container(value: Any, what: str, depth: int) -> None:
             if type(key) is not str:
                 raise BadData(f"{what} has a key that is not text: {key!r}")
             _check_nul(key, what)
-            _check(item, what, depth - 1)
+            _check_value(item, what, depth - 1)
     elif isinstance(value, list | tuple):
         for item in value:
-            _check(item, what, depth - 1)
+            _check_value(item, what, depth - 1)
     else:
         raise BadData(f"{what} holds a {type(value).__name__}, which is not JSON")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from holdfast.errors import ReservedName
 
 PREFIX = "holdfast."
-"""What every reserved name of a task or queue begins with."""
+"""The prefix of every reserved name of a task or queue."""
 
 
 def is_reserved(name: str) -> bool:
@@ -21,7 +21,7 @@ def check_not_reserved(name: str, what: str) -> str:
     """Return the name, or raise ReservedName; `what` is the field it was given in."""
     if is_reserved(name):
         raise ReservedName(
-            f"{what} {name!r} is reserved: names that begin with {PREFIX!r} are used by Holdfast's "
+            f"{what} {name!r} is reserved: names that start with {PREFIX!r} are used by Holdfast's "
             "own services; choose another name",
         )
     return name

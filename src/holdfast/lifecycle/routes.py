@@ -1,4 +1,4 @@
-"""Routes: which jobs the tasks of a worker stand for.
+"""Routes: which jobs a worker may claim by its tasks, and which needs are a runner's.
 
 A worker offers tasks, each as `name` or `name@version`. A job has one route, its task and version.
 A job without a version may go to every worker that has the task; one with a version only to a
@@ -18,6 +18,14 @@ from holdfast.lifecycle.payload import check_text
 VERSION_LIMIT = 64
 VERSION_PATTERN = f"[A-Za-z0-9._+-]{{1,{VERSION_LIMIT}}}"
 _VERSION = re.compile(VERSION_PATTERN)
+COMMAND_CAPABILITY = "command"
+"""What a worker has that runs commands and agents; they need it."""
+RUNNER_PREFIX = "runner:"
+"""Before the name of a runner, the capability of a worker that has it."""
+AGENT_PREFIX = "agent:"
+"""Before the name of a profile of agents, the capability of a worker that has it."""
+COMMAND_QUEUES = {"worker": "commands", "agent": "agents"}
+"""The queue of commands of each type, unless a submitter names another."""
 
 
 def check_task(name: Any, what: str = "the name") -> str:
@@ -75,3 +83,8 @@ def is_offered(offers: Iterable[str], task: str, version: str | None) -> bool:
     return any(
         one == wanted or (version is None and one.rpartition("@")[0] == task) for one in offers
     )
+
+
+def is_runner_need(need: str) -> bool:
+    """Return whether a job needs this in order to run in a box, and not for its own sake."""
+    return need == COMMAND_CAPABILITY or need.startswith((RUNNER_PREFIX, AGENT_PREFIX))

@@ -46,41 +46,41 @@ SWITCH_SPAN = 5 * SECOND
 
 
 def read_switches(text: str | None) -> Switches:
-    """Read the log of switches."""
+    """Return the log of switches from its JSON."""
     return msgspec.json.decode(text, type=list[tuple[int, bool]]) if text else []
 
 
 def switched(text: str | None, at: int, on: bool) -> str:
-    """Write the log with one more switch, if it is one."""
+    """Return the log with one more switch, unless sealing already was so."""
     switches = list(read_switches(text))
     if on != (bool(switches) and switches[-1][1]):
         switches.append((at, on))
     return msgspec.json.encode(switches).decode()
 
 
-def must_be_sealed(switches: Switches, at: int, *, told_late: bool) -> bool:
-    """Whether an event of this time was written while sealing was on.
+def must_be_sealed(switches: Switches, at: int, *, backdated: bool) -> bool:
+    """Return whether an event of this time was written while sealing was on.
 
-    `told_late`: its time may lie long before its writing, so only a period that lasts still tells.
+    `backdated`: its time may lie long before its writing, so only a period that still lasts counts.
     """
     ends = [*(since for since, _ in switches[1:]), None]
     return any(
-        on and since + SWITCH_SPAN <= at and _is_before(at, end, told_late=told_late)
+        on and since + SWITCH_SPAN <= at and _is_before(at, end, backdated=backdated)
         for (since, on), end in zip(switches, ends, strict=False)
     )
 
 
-def _is_before(at: int, end: int | None, *, told_late: bool) -> bool:
-    return end is None or (not told_late and at < end - SWITCH_SPAN)
+def _is_before(at: int, end: int | None, *, backdated: bool) -> bool:
+    return end is None or (not backdated and at < end - SWITCH_SPAN)
 
 
 def seal(previous: bytes | None, values: Iterable[object]) -> bytes:
-    """Seal one event's stored columns onto the seal before it."""
+    """Return the seal of one event's stored columns, chained to the seal before it."""
     return sha256((previous or b"") + seal_text(values)).digest()
 
 
 def seal_text(values: Iterable[object]) -> bytes:
-    """Write columns so that no two different rows read the same: each with its length."""
+    """Return columns as text, each with its length, so that no two rows have the same text."""
     return "".join(map(_netstring, values)).encode()
 
 

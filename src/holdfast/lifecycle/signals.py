@@ -7,20 +7,20 @@ from functools import lru_cache
 
 import msgspec
 
-from holdfast.lifecycle.job import RESERVED, Draft
+from holdfast.lifecycle.record import RESERVED, Draft
 
 ANY = RESERVED + "any:"
-"""Begins the name of a wait for one of several signals, which are a JSON list behind it."""
+"""The prefix of a wait for one of several signals; a JSON list of them follows."""
 
 
 def any_of(signals: Sequence[str]) -> str:
-    """Name a wait for whichever of these comes first."""
+    """Return the name of a wait for whichever of these comes first."""
     return ANY + msgspec.json.encode(list(signals)).decode()
 
 
 @lru_cache(maxsize=1024)
 def signals_of(wait_for: str) -> frozenset[str]:
-    """Name the signals that end a wait."""
+    """Return the signals that end a wait."""
     if not wait_for.startswith(ANY):
         return frozenset({wait_for})
     return frozenset(msgspec.json.decode(wait_for[len(ANY) :], type=list[str]))

@@ -30,7 +30,7 @@ class Coded(Word):
 
     @classmethod
     def of(cls, code: int) -> Self:
-        """Read a stored code; one this version does not know becomes the unknown word."""
+        """Return the word of a stored code; an unknown one becomes the unknown word."""
         words: dict[int, Self] = _WORDS.get(cls) or _WORDS.setdefault(
             cls, {word.code: word for word in cls}
         )
@@ -38,7 +38,7 @@ class Coded(Word):
 
     @classmethod
     def named(cls, value: str) -> Self:
-        """Read a word by its text; one this version does not know becomes the unknown word."""
+        """Return the word with this text; an unknown one becomes the unknown word."""
         return cls._value2member_map_.get(value) or cls.of(0)  # type: ignore[return-value]
 
 
@@ -46,7 +46,7 @@ _WORDS: dict[type[Coded], dict[int, Any]] = {}
 
 
 class State(Coded):
-    """Where a job stands. Retention is a second axis, see `Retention`."""
+    """The state of a job. Retention is a second axis, see `Retention`."""
 
     UNKNOWN = ("unknown", 0)
     PENDING = ("pending", 1)
@@ -109,7 +109,7 @@ class EventType(Coded):
 
 
 class Role(Word):
-    """In what capacity somebody acts. `OWNER` is whoever holds the job's lease."""
+    """In what capacity an actor acts. `OWNER` is the worker that holds the job's lease."""
 
     GATEWAY = "gateway"
     SCHEDULER = "scheduler"
@@ -170,6 +170,10 @@ class Kind(Coded):
     BUS = ("bus", 4)
 
 
+BOXED = frozenset({Kind.COMMAND, Kind.AGENT})
+"""Kinds that run in a box: one succeeds only with an observed exit code 0 (resolution 17)."""
+
+
 class Priority(Coded):
     """A job's class. Within reach of the ageing offset, a smaller code goes first."""
 
@@ -188,7 +192,7 @@ class Retention(Coded):
     CLEANED = ("cleaned", 3)
 
 
-class Cancel(Coded):
+class CancelMode(Coded):
     """A cancel that was asked for: soft leaves a grace, hard does not."""
 
     UNKNOWN = ("unknown", 0)
@@ -218,8 +222,8 @@ class Link(Coded):
 class KeyKind(Coded):
     """A key that a submitter may give. Codes are bits of a record's `key_kinds`.
 
-    A dedupe key is stored as `DEDUPE` whatever its term; the bit `DEDUPE_LIVE` beside it says that
-    it is freed when the job ends instead of when it is cleaned.
+    A dedupe key is stored as `DEDUPE` whatever its term; with the bit `DEDUPE_LIVE` it is freed
+    when the job ends instead of when it is cleaned.
     """
 
     UNKNOWN = ("unknown", 0)
@@ -245,9 +249,40 @@ CLAIMABLE = frozenset({State.QUEUED, State.RETRYING, State.STALLED})
 HOLDABLE = frozenset({State.PENDING}) | CLAIMABLE
 UNOWNED = HOLDABLE | {State.WAITING}
 LIVE = OWNED | UNOWNED
+KNOWN = LIVE | TERMINAL
+"""All states but the one of a newer version."""
+SUCCESSFUL = frozenset({State.SUCCEEDED})
+UNSUCCESSFUL = TERMINAL - SUCCESSFUL
 LETTERED = frozenset({State.FAILED, State.DEAD_LETTERED})
 """Where a dead letter may lie: always in the second, by policy in the first (B31)."""
 BEATS = frozenset({EventType.HEARTBEAT, EventType.LEASE_RENEWED})
+
+
+class Phase(Word):
+    """What a state means to a person who looks at many jobs."""
+
+    QUEUED = "queued"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    WAITING = "waiting"
+    INTERRUPTED = "interrupted"
+    """Between two attempts, after a failure or a loss."""
+    SUCCEEDED = "succeeded"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+PHASES: dict[State, Phase] = {
+    State.PENDING: Phase.QUEUED,
+    State.QUEUED: Phase.QUEUED,
+    State.CLAIMED: Phase.CLAIMED,
+    State.RUNNING: Phase.RUNNING,
+    State.WAITING: Phase.WAITING,
+    State.RETRYING: Phase.INTERRUPTED,
+    State.STALLED: Phase.INTERRUPTED,
+    State.SUCCEEDED: Phase.SUCCEEDED,
+    State.CANCELLED: Phase.CANCELLED,
+} | dict.fromkeys(UNSUCCESSFUL - {State.CANCELLED}, Phase.FAILED)
 
 RANK = {
     State.PENDING: 0,

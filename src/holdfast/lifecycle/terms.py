@@ -3,7 +3,8 @@
 Weaker means that the job may do what its task forbids: run again although the task is not
 idempotent, be tried more often than a task that is not idempotent allows, run longer than the
 task's timeout, or end without the compensation that the task has. Any other term is the
-submitter's choice; where a submitter did not know the task's terms, what it left unsaid is theirs.
+submitter's choice; where a submitter did not know the task's terms, those it did not give are the
+task's.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from holdfast.lifecycle.job import Created, Job
-from holdfast.lifecycle.policy import SPANS, Policy
+from holdfast.lifecycle.execution_policy import POLICY_SPANS, Policy
+from holdfast.lifecycle.keys import has_keys
+from holdfast.lifecycle.record import Created, Job
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.lifecycle.states import Priority
-from holdfast.lifecycle.submit import Submission, content_digest
+from holdfast.lifecycle.submission import Submission, content_digest
 from holdfast.lifecycle.times import SECOND
 
 POLICY_FIELDS = tuple(field.name for field in fields(Policy))
@@ -26,7 +28,7 @@ POLICY_SET = frozenset(POLICY_FIELDS)
 
 
 class TaskTerms(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a task's jobs run under unless their submitter says otherwise; published by workers."""
+    """The terms of a task's jobs unless their submitter gives others; published by workers."""
 
     task: str
     policy: Policy
@@ -68,7 +70,7 @@ def corrected_policy(job: Job, created: Created, task: Policy) -> Policy | None:
     """Return the policy that a claimed job should have instead of its own; None if it is right."""
     policy = job.policy
     if policy is task or policy == task or is_compensation(job):
-        # What undoes a job bears the name of its task, and has terms of its own.
+        # What undoes a job has the name of its task, and terms of its own.
         return None
     # What was corrected once is filled in: a later version of the task changes no job's terms.
     stated = created.stated if policy == created.policy else None
@@ -77,7 +79,7 @@ def corrected_policy(job: Job, created: Created, task: Policy) -> Policy | None:
 
 
 def correction_reason(before: Policy, after: Policy) -> str:
-    """Describe a correction for people."""
+    """Return a correction in words."""
     changes = [
         f"{name} {_shown(name, getattr(before, name))} to {_shown(name, getattr(after, name))}"
         for name in POLICY_FIELDS
@@ -89,7 +91,7 @@ def correction_reason(before: Policy, after: Policy) -> str:
 def _shown(name: str, value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    return f"{value / SECOND:g}s" if name in SPANS else str(value)
+    return f"{value / SECOND:g}s" if name in POLICY_SPANS else str(value)
 
 
 def by_name(
@@ -99,7 +101,7 @@ def by_name(
     given: Iterable[str],
     stated: tuple[str, ...] | None,
 ) -> Submission:
-    """Give a job that is submitted by the name of its task the terms of that task, if known.
+    """Return a submission by the name of a task with the terms of that task, if they are known.
 
     `given` are the fields of the submission and `stated` those of its policy that the submitter
     gave itself; None: all of them. A repetition is compared with what was asked for, not with what
@@ -114,17 +116,7 @@ def by_name(
     return replace(
         submission,
         policy=settled_policy(submission.policy, terms.policy, stated),
-        content=content_digest(submission) if _has_keys(submission) else None,
+        content=content_digest(submission) if has_keys(submission) else None,
         stated=None,
         **inherited,
     )
-
-
-def _has_keys(submission: Submission) -> bool:
-    keys = (
-        submission.job_id,
-        submission.request_id,
-        submission.client_job_id,
-        submission.dedupe_key,
-    )
-    return any(key is not None for key in keys)

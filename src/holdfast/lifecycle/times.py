@@ -1,4 +1,4 @@
-"""Symbolic time. The law has no clock: it says "now plus thirty seconds" and the store fills it in.
+"""Symbolic time. The law has no clock: it writes "now plus thirty seconds", the store fills it in.
 
 Times are microseconds since 1970 UTC, the same number in both engines and in Python.
 """
@@ -37,21 +37,26 @@ LAST_INSTANT = 253_402_300_800_000_000
 
 
 def later(time: T, micros: int) -> T:
-    """Shift a time, symbolic or not."""
+    """Return a time shifted by a span, symbolic or not."""
     if isinstance(time, After):
         return cast("T", After(time.micros + micros))
     return cast("T", time + micros)
 
 
+def is_past(time: Time | None, now: int | None) -> bool:
+    """Return whether an instant has come; a symbolic time, or one that is not set, never has."""
+    return isinstance(time, int) and now is not None and time <= now
+
+
 def resolve(time: Time | None, now: int) -> int | None:
-    """Fill in the clock."""
+    """Return the instant of a time at `now`."""
     if time is None:
         return None
     return now + time.micros if isinstance(time, After) else time
 
 
 def encode(time: Time | None) -> int | None:
-    """Write a time as one number: a span if small, an instant if large (see `HORIZON`)."""
+    """Return a time as one number: a span if small, an instant if large (see `HORIZON`)."""
     if time is None:
         return None
     number = time.micros if isinstance(time, After) else time
@@ -61,5 +66,5 @@ def encode(time: Time | None) -> int | None:
 
 
 def seconds(value: float) -> int:
-    """Turn seconds into microseconds."""
+    """Return seconds as microseconds."""
     return round(value * SECOND)

@@ -1,1 +1,1 @@
-"""The loops: each looks, does what is due, and says how it goes."""
+"""The loops: each does what is due, and reports how it goes."""

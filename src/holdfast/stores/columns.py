@@ -1,18 +1,19 @@
 """Rows to records and back: the one list of columns, and how each is written.
 
-Codes stand for words, JSON text for small lists, keys for policies and needs.
+Words are stored as codes, small lists as JSON text, policies and needs by their keys.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from holdfast.lifecycle.job import (
+from holdfast.lifecycle.execution_policy import Policy, needs_key, policy_key, read_policy
+from holdfast.lifecycle.record import (
     NO_FACTS,
     Created,
     Event,
@@ -23,9 +24,9 @@ from holdfast.lifecycle.job import (
     Record,
     Signal,
 )
-from holdfast.lifecycle.policy import Policy, needs_key, policy_key
+from holdfast.lifecycle.seal import SEALED
 from holdfast.lifecycle.states import (
-    Cancel,
+    CancelMode,
     EventType,
     Kind,
     Letter,
@@ -34,84 +35,24 @@ from holdfast.lifecycle.states import (
     Retention,
     State,
 )
-from holdfast.ports import Claimed
+from holdfast.lifecycle.transitions import CLAIM_TARGET, SUBMIT_EVENT
+from holdfast.ports.models import Claimed
 from holdfast.stores.tenant_limits import KnownNames
 
-JOB_COLUMNS = (
-    "id",
-    "tenant",
-    "job_id",
-    "kind",
-    "task",
-    "task_version",
-    "queue",
-    "priority",
-    "needs",
-    "policy",
-    "cpus",
-    "memory_mb",
-    "parent_id",
-    "link_kind",
-    "workflow_id",
-    "step_index",
-    "key_kinds",
-    "deadline_at",
-    "created_at",
-    "state",
-    "rev",
-    "beats",
-    "attempt",
-    "failures",
-    "releases",
-    "epoch",
-    "owner",
-    "lease_expires_at",
-    "timeout_at",
-    "run_at",
-    "held_by",
-    "cancel_requested",
-    "wait_for",
-    "pending_signals",
-    "late_results",
-    "lost_owner",
-    "updated_at",
-    "started_at",
-    "finished_at",
-    "result_digest",
-    "error_code",
-    "exit_code",
-    "result_ptr",
-    "letter",
-    "retention",
-    "version",
+JOB_COLUMNS = tuple(
+    "pending_signals" if name == "signals" else name
+    for name in Record.__struct_fields__
+    if name != "unread_signals"
 )
-EVENT_COLUMNS = (
-    "id",
-    "rev",
-    "type",
-    "from_state",
-    "to_state",
-    "at",
-    "attempt",
-    "beats",
-    "lease_expires_at",
-    "run_at",
-    "deadline_at",
-    "version",
-    "actor",
-    "request_id",
-    "reason",
-    "correlation_id",
-    "data",
-    "body",
-    "digest",
-    "seal",
-)
-
+"""The fields of a record. Pending signals are rows of their own; the job row counts them."""
+EVENT_COLUMNS = (*SEALED[:-1], "body", SEALED[-1], "seal")
+"""What a seal covers, the body and the seal itself."""
+POLICY, NEEDS = JOB_COLUMNS.index("policy"), JOB_COLUMNS.index("needs")
+TYPE, DATA = EVENT_COLUMNS.index("type"), EVENT_COLUMNS.index("data")
 
 T = TypeVar("T")
 KNOWN_LIMIT = 10_000
-"""How many policies, and sets of needs, a process knows at a time."""
+"""Policies, and sets of needs, that a process knows at a time."""
 
 
 class StoredCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -139,6 +80,8 @@ class StoredCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     labels: dict[str, str] = {}
     env: dict[str, str] = {}
     context_ptr: str | None = None
+    adapter_id: str | None = None
+    files_id: str | None = None
     trace_id: str | None = None
     resumes: Any = None
     lineage: Any = None
@@ -149,7 +92,7 @@ class StoredCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class Known(dict[int, T]):
     """Policies or needs by key, the newest `KNOWN_LIMIT` of them: submitters choose them.
 
-    What was just read outlives many others: whoever learned it still finds it when it reads on.
+    What was just read outlives many others: a reader that learned it still finds it later.
     """
 
     def __setitem__(self, key: int, value: T) -> None:
@@ -167,18 +110,37 @@ class Known(dict[int, T]):
 
 
 class Dictionary:
-    """Policies and needs that this process has seen, by key. Content-addressed, so never stale."""
+    """Policies, needs and first events that this process has seen, by key or text.
+
+    They are content-addressed, so nothing here is ever stale.
+    """
 
     def __init__(self) -> None:
-        """Know nothing but "no needs"."""
         self.policies: dict[int, Policy] = Known()
         self.needs: dict[int, frozenset[str]] = Known({0: frozenset()})
         self.created: dict[str, tuple[Created, Job]] = {}
         self.names = KnownNames()
 
-    def missing(self, policy: int, needs: int) -> bool:
-        """Whether a row names something not seen yet."""
-        return policy not in self.policies or needs not in self.needs
+    def find_unknown(self, named: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
+        """Return the keys of policies and of needs that were not seen yet."""
+        policies, needs = self.policies, self.needs
+        missing = {pair for pair in named if pair[0] not in policies or pair[1] not in needs}
+        if not missing:
+            return [], []
+        return (
+            [policy for policy in {pair[0] for pair in missing} if policy not in policies],
+            [need for need in {pair[1] for pair in missing} if need not in needs],
+        )
+
+    def learn_policies(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Remember policies as they are stored: key and text."""
+        for key, body in rows:
+            self.policies[key] = read_policy(body)
+
+    def learn_needs(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Remember sets of needs as they are stored: key and text."""
+        for key, body in rows:
+            self.needs[key] = frozenset(msgspec.json.decode(body))
 
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
@@ -232,6 +194,8 @@ def _created_text(made: Created, held: str | None) -> str:
         labels=made.labels,
         env=made.env,
         context_ptr=made.context_ptr,
+        adapter_id=made.adapter_id,
+        files_id=made.files_id,
         trace_id=made.trace_id,
         resumes=made.resumes,
         lineage=made.lineage,
@@ -242,7 +206,7 @@ def _created_text(made: Created, held: str | None) -> str:
 
 
 def facts_text(facts: Facts) -> str | None:
-    """Write the facts of an event; nothing to say is NULL."""
+    """Write the facts of an event; none is NULL."""
     return None if facts is NO_FACTS else _encode(facts).decode()
 
 
@@ -251,20 +215,15 @@ def tuple_text(values: Sequence[Any]) -> str | None:
     return _encode(values).decode() if values else None
 
 
-def number_or_null(number: int) -> int | None:
-    """Write a count; none is NULL."""
-    return number or None
-
-
 def read_facts(text: str) -> Facts:
     """Read an event's facts. Words of a newer version are passed over (B27)."""
     try:
         return _read_facts(text)
     except msgspec.ValidationError:
-        return _lenient_facts(msgspec.json.decode(text))
+        return _read_facts_leniently(msgspec.json.decode(text))
 
 
-def _lenient_facts(data: dict[str, Any]) -> Facts:
+def _read_facts_leniently(data: dict[str, Any]) -> Facts:
     kept = {}
     for name, value in data.items():
         try:
@@ -302,7 +261,7 @@ def read_job(row: Sequence[Any], seen: Dictionary) -> Job:
 
 _OPTIONAL_WORDS = (
     ("link_kind", Link.of),
-    ("cancel_requested", Cancel.of),
+    ("cancel_requested", CancelMode.of),
     ("letter", Letter.of),
 )
 
@@ -320,14 +279,14 @@ def read_event(row: Sequence[Any], seen: Dictionary) -> LoggedEvent:
     values["to_state"] = State.of(values["to_state"])
     if values["body"] is not None:
         values["body"] = values["body"].encode()
-    if kind is EventType.CREATED:
-        values["created"], values["facts"] = _created(_read_created(data), seen)
+    if kind is SUBMIT_EVENT:
+        values["created"], values["facts"] = _build_created(_read_created(data), seen)
     elif data is not None:
         values["facts"] = read_facts(data)
     return Event(**values)
 
 
-def _created(stored: StoredCreated, seen: Dictionary) -> tuple[Created, Facts]:
+def _build_created(stored: StoredCreated, seen: Dictionary) -> tuple[Created, Facts]:
     values = {name: getattr(stored, name) for name in stored.__struct_fields__ if name != "held"}
     values["policy"] = seen.policies[stored.policy]
     values["needs"] = seen.needs[stored.needs]
@@ -342,32 +301,32 @@ def _created(stored: StoredCreated, seen: Dictionary) -> tuple[Created, Facts]:
 
 
 _CREATED_LIMIT = 4096
-"""How many different first events a process keeps read: jobs of one kind share their text."""
+"""Different first events that a process keeps read: jobs of one kind share their text."""
 
 
 def created_keys(text: str) -> tuple[int, int]:
-    """Tell which policy and needs a first event names."""
+    """Return which policy and needs a first event names."""
     stored = _read_created(text)
     return stored.policy, stored.needs
 
 
 def read_created_text(text: str, seen: Dictionary) -> Created:
     """Read a first event's data, once per text."""
-    return _claimable(text, seen)[0]
+    return _read_claimable(text, seen)[0]
 
 
-def _claimable(text: str, seen: Dictionary) -> tuple[Created, Job]:
+def _read_claimable(text: str, seen: Dictionary) -> tuple[Created, Job]:
     """Read a first event's data, and what a record of such a job has in any case."""
     known = seen.created.get(text)
     if known is None:
         if len(seen.created) >= _CREATED_LIMIT:
             seen.created.clear()
-        made = _created(_read_created(text), seen)[0]
-        known = seen.created[text] = made, _claimed_like(made)
+        made = _build_created(_read_created(text), seen)[0]
+        known = seen.created[text] = made, _make_record_like(made)
     return known
 
 
-def _claimed_like(made: Created) -> Job:
+def _make_record_like(made: Created) -> Job:
     return Record(
         id=JobId(UUID(int=0)),
         tenant=made.tenant,
@@ -388,19 +347,19 @@ def _claimed_like(made: Created) -> Job:
         key_kinds=made.key_kinds,
         created_at=0,
         updated_at=0,
-        state=State.CLAIMED,
+        state=CLAIM_TARGET,
         rev=0,
     )
 
 
-def claimed_job(row: Sequence[Any], id: JobId, owner: str, seen: Dictionary) -> Claimed:
+def read_claimed_job(row: Sequence[Any], id: JobId, owner: str, seen: Dictionary) -> Claimed:
     """Make a claimed job out of a row that the claim statement returns.
 
     All else follows from the law: a job that has just been claimed has no result, hold or wait.
     """
     (_, data, body, correlation_id, rev, attempt, failures, releases, epoch, lease, timeout, run_at,
      deadline, created_at, updated_at, pending, policy) = row  # fmt: skip
-    made, like = _claimable(data, seen)
+    made, like = _read_claimable(data, seen)
     if lease is None:
         raise ValueError("it was claimed without a lease: its policy is missing")
     terms = made.policy
@@ -447,18 +406,19 @@ _decode_pending = msgspec.json.Decoder(tuple[int, tuple[Signal, ...]]).decode
 
 def write_job(job: Job) -> tuple[Any, ...]:
     """Write a record as a row in the order of `JOB_COLUMNS`."""
-    return tuple(_WRITE.get(name, _as_it_is)(getattr(job, name)) for name in JOB_COLUMNS)
+    return tuple(write_column(name, getattr(job, name)) for name in JOB_COLUMNS)
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+def write_column(name: str, value: Any) -> Any:
+    """Write one value of a record."""
+    return WRITE[name](value) if name in WRITE else value
 
 
 def _code(value: Any) -> Any:
     return None if value is None else value.code
 
 
-_WRITE: dict[str, Callable[[Any], Any]] = {
+WRITE: dict[str, Callable[[Any], Any]] = {
     "kind": _code,
     "priority": _code,
     "link_kind": _code,
@@ -469,6 +429,7 @@ _WRITE: dict[str, Callable[[Any], Any]] = {
     "needs": needs_key,
     "policy": policy_key,
     "held_by": tuple_text,
-    "pending_signals": number_or_null,
+    "pending_signals": lambda number: number or None,
     "late_results": tuple_text,
 }
+"""How columns are written, where not as they are."""

@@ -7,7 +7,9 @@ from uuid import UUID
 
 from holdfast.errors import BadData
 
-LOWEST = UUID(int=0)
+LOWEST, HIGHEST = UUID(int=0), UUID(int=2**128 - 1)
+NEVER = 2**62
+"""A time, or a number, behind all others."""
 LAST_REV = 2**31 - 1
 """The highest revision that a row can have."""
 _POSITION = re.compile(r"\d{19}")
@@ -20,7 +22,7 @@ def write_position(position: int) -> str:
 
 
 def read_position(cursor: str | None) -> int:
-    """Read a position; the beginning if there is none."""
+    """Read a position; the start if there is none."""
     if cursor is None:
         return 0
     if not _POSITION.fullmatch(cursor) or int(cursor) >= 2**63:
@@ -34,7 +36,7 @@ def write_cursor(xid: int, id: UUID, rev: int) -> str:
 
 
 def read_cursor(cursor: str | None) -> tuple[int, UUID, int]:
-    """Read a place; the beginning if there is none."""
+    """Read a place; the start if there is none."""
     if cursor is None:
         return 0, LOWEST, 0
     found = _CURSOR.fullmatch(cursor)
@@ -44,4 +46,4 @@ def read_cursor(cursor: str | None) -> tuple[int, UUID, int]:
 
 
 def _bad(cursor: str) -> BadData:
-    return BadData(f"no cursor of this store: {cursor[:100]!r}")
+    return BadData(f"not a cursor of this store: {cursor[:100]!r}")

@@ -17,21 +17,21 @@ _away: dict[str, float] = {}
 
 
 def is_away() -> bool:
-    """Whether any database of this process does not answer; cheap enough for every call."""
+    """Return whether a database of this process does not answer; cheap enough for every call."""
     return bool(_away)
 
 
-def went_away(name: str, error: BaseException) -> None:
+def note_unreachable(name: str, error: BaseException) -> None:
     """Note that a database did not answer; the first time, log it."""
     with _LOCK:
         if name in _away:
             return
         _away[name] = time.monotonic()
-    said = str(error) or type(error).__name__
-    log.error("the database %s does not answer, retrying: %s", name, said)
+    text = str(error) or type(error).__name__
+    log.error("the database %s does not answer, retrying: %s", name, text)
 
 
-def came_back(name: str) -> None:
+def note_reachable(name: str) -> None:
     """Note that a database answered; after an outage, log it."""
     with _LOCK:
         since = _away.pop(name, None)

@@ -12,18 +12,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.errors import JobUnreadable
-from holdfast.lifecycle.job import JobId
-from holdfast.ports import SubmitRefused
+from holdfast.lifecycle.record import JobId
 
 R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 UNREADABLE = (KeyError, ValueError, TypeError, AttributeError, msgspec.MsgspecError)
-"""What reading a damaged row raises. Not a database error: that says nothing about the row."""
+"""What reading a damaged row raises. Not a database error: that is not about the row."""
 REASON_LIMIT = 500
 """Characters of a reason that are kept."""
 MOST_SET_ASIDE = 1000
-"""How many damaged rows one claim sets aside; the next goes on."""
+"""Damaged rows that one claim sets aside; the next claim continues."""
 FIRST_EVENT_MISSING = "its first event is missing"
 STRAY_EVENT = "its log is ahead of its row: there is an event at revision {rev} already"
 
@@ -49,22 +48,18 @@ def unreadable(id: JobId, reason: str) -> JobUnreadable:
     return error
 
 
-def refused_as_unreadable(id: JobId, reason: str) -> SubmitRefused:
-    """Answer a submit whose key or id stands for a damaged job."""
-    error = unreadable(id, reason)
-    return SubmitRefused(code=error.code, message=str(error), holder=id)
-
-
-def all_of(rows: Sequence[Any], read: Callable[[Any], R], id_of: Callable[[Any], JobId]) -> list[R]:
+def read_all(
+    rows: Sequence[Any], read: Callable[[Any], R], id_of: Callable[[Any], JobId]
+) -> list[R]:
     """Read rows; raise JobUnreadable for the first that is damaged."""
     try:
         return [read(row) for row in rows]
     except UNREADABLE as error:
-        id_, reason = next(iter(sift(rows, read, id_of)[1].items()))
+        id_, reason = next(iter(read_undamaged(rows, read, id_of)[1].items()))
         raise unreadable(id_, reason) from error
 
 
-def sift(
+def read_undamaged(
     rows: Sequence[Any], read: Callable[[Any], R], id_of: Callable[[Any], JobId]
 ) -> tuple[list[R], dict[JobId, str]]:
     """Read rows one by one; return what can be read, and why each of the others cannot."""

@@ -1,8 +1,8 @@
 """Which versions of Holdfast may work on which schema.
 
-A version knows the migrations up to a number. Each migration says which number a version must know
-at least to go on beside it: a line `-- min_reader: N` in its file, else the migration's own number,
-so that every older version must stop.
+A version knows the migrations up to a number. Each migration states which number a version must
+know at least to continue beside it: a line `-- min_reader: N` in its file, else the migration's own
+number, so that every older version must stop.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.errors import SchemaMismatch
-from holdfast.stores.text import newer_schema
+from holdfast.stores.sql_files import newer_schema
 
 RECHECK_SECONDS = 5.0
 """How old what a process knows of the schema may be when it sweeps."""
@@ -25,7 +25,7 @@ def min_reader(number: int, text: str) -> int:
     return int(stated[1]) if stated else number
 
 
-def mismatch(found: int | None, needed: int, known: int) -> SchemaMismatch | None:
+def find_mismatch(found: int | None, needed: int, known: int) -> SchemaMismatch | None:
     """Return why a version that knows `known` may not work on a schema, or None if it may.
 
     `found` is the last migration applied, `needed` the largest min_reader of those that the version
@@ -39,10 +39,9 @@ def mismatch(found: int | None, needed: int, known: int) -> SchemaMismatch | Non
 
 
 class Recheck:
-    """Tells when the schema has to be looked at again: somebody may have migrated it."""
+    """Knows when the schema has to be looked at again: another process may have migrated it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with a schema that has just been looked at."""
         self._clock = clock
         self._at = clock()
 

@@ -1,5 +1,5 @@
 """What an operator sees: meters, their export, spans and log lines. Nothing here decides."""
 
-from holdfast.telemetry.meters import Meters
+from holdfast.telemetry.counters import Meters
 
 __all__ = ["Meters"]

@@ -18,27 +18,27 @@ _tracer = trace.get_tracer("holdfast", __version__)
 
 
 def has_provider() -> bool:
-    """Whether anybody wants spans.
+    """Return whether spans are collected.
 
-    Asked for every job. The public way costs a microsecond, and should the private name go away,
+    Called for every job. The public way costs a microsecond, and should the private name go away,
     then the answer is yes, and the API's own no-op spans are made.
     """
     return vars(trace).get("_TRACER_PROVIDER", _tracer) is not None
 
 
 def active_traceparent() -> str | None:
-    """Tell the context of the active span, if there is one."""
-    return _written(trace.get_current_span().get_span_context())
+    """Return the context of the active span, if there is one."""
+    return _write_traceparent(trace.get_current_span().get_span_context())
 
 
-def _written(span: trace.SpanContext) -> str | None:
+def _write_traceparent(span: trace.SpanContext) -> str | None:
     if not span.is_valid:
         return None
     trace_id, span_id = trace.format_trace_id(span.trace_id), trace.format_span_id(span.span_id)
     return str(Traceparent(trace_id, span_id, span.trace_flags))
 
 
-def submitting(task: str, queue: str) -> Spanning:
+def open_submit_span(task: str, queue: str) -> Spanning:
     """Enclose a submit, as a child of the active span."""
     attributes: dict[str, str | int] = {"messaging.operation.type": "send"}
     return Spanning(
@@ -46,7 +46,7 @@ def submitting(task: str, queue: str) -> Spanning:
     )
 
 
-def running(
+def open_run_span(
     task: str, parent: Traceparent | None, job_id: str, attempt: int, queue: str
 ) -> Spanning:
     """Enclose an attempt, as a child of the submit's span; a root where there was none."""
@@ -57,13 +57,16 @@ def running(
         "holdfast.attempt": attempt,
     }
     return Spanning(
-        f"run {task}", trace.SpanKind.CONSUMER, _base(parent), attributes | _common(task, queue)
+        f"run {task}",
+        trace.SpanKind.CONSUMER,
+        _make_base_context(parent),
+        attributes | _common(task, queue),
     )
 
 
 def attached(parent: Traceparent | None) -> Attached:
     """Make a trace the current one without a span of its own; None for no trace at all."""
-    return Attached(_base(parent))
+    return Attached(_make_base_context(parent))
 
 
 def _common(task: str, queue: str) -> dict[str, str | int]:
@@ -71,8 +74,8 @@ def _common(task: str, queue: str) -> dict[str, str | int]:
     return named | {"messaging.destination.name": queue} if queue else named
 
 
-def _base(parent: Traceparent | None) -> Context:
-    """Upon an empty context: what the worker was started in is none of the job's business."""
+def _make_base_context(parent: Traceparent | None) -> Context:
+    """Start from an empty context: what the worker was started in does not concern the job."""
     if parent is None:
         return Context()
     span = trace.SpanContext(
@@ -90,7 +93,6 @@ class Attached:
     __slots__ = ("_token",)
 
     def __init__(self, context: Context) -> None:
-        """Make it the current one."""
         self._token = contexts.attach(context)
 
     def detach(self) -> None:
@@ -116,12 +118,11 @@ class Spanning:
         self._name, self._kind, self._base, self._attributes = name, kind, base, attributes
 
     def __enter__(self) -> str | None:
-        """Begin."""
         span = self._span = _tracer.start_span(
             self._name, self._base, kind=self._kind, attributes=self._attributes
         )
         self._token = contexts.attach(trace.set_span_in_context(span, self._base))
-        return _written(span.get_span_context())
+        return _write_traceparent(span.get_span_context())
 
     def __exit__(
         self,
@@ -129,17 +130,16 @@ class Spanning:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End, and say so if it was by an error."""
         contexts.detach(self._token)
         if error is not None and self._span.is_recording():
-            self._note(error)
+            self._record_error(error)
         self._span.end()
 
-    def _note(self, error: BaseException) -> None:
-        """Record an error; a cancellation is none."""
+    def _record_error(self, error: BaseException) -> None:
+        """Record an error; a cancellation is not an error."""
         if not isinstance(error, Exception):
             self._span.set_attribute("holdfast.stopped_by", type(error).__name__)
             return
         self._span.record_exception(error)
-        told = f"{type(error).__name__}: {error}"[:LONGEST_DESCRIPTION]
-        self._span.set_status(trace.Status(trace.StatusCode.ERROR, told))
+        text = f"{type(error).__name__}: {error}"[:LONGEST_DESCRIPTION]
+        self._span.set_status(trace.Status(trace.StatusCode.ERROR, text))

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.lifecycle.states import EventType
-from holdfast.telemetry.meters import Histogram, Lane, Meters, summed
+from holdfast.lifecycle import commands as c
+from holdfast.telemetry.counters import Histogram, Meters, TaskCounts, sum_histograms
 
-_ENDS = {
-    "completed": EventType.SUCCEEDED,
-    "retries": EventType.RETRYING,
-    "failures": EventType.FAILED,
-    "cancelled": EventType.CANCELLED,
-    "timed_out": EventType.TIMED_OUT,
-    "dlq": EventType.DEAD_LETTERED,
+_ENDS: dict[str, type[c.Command]] = {
+    "completed": c.Complete,
+    "retries": c.Retry,
+    "failures": c.Fail,
+    "cancelled": c.Cancel,
+    "timed_out": c.TimeOut,
+    "dlq": c.DeadLetter,
 }
 
 
 def summary(meters: Meters) -> dict[str, Any]:
-    """Tell the counts of this process, and p50 and p95 of each task's waits and runs."""
-    lanes: dict[str, list[Lane]] = {}
+    """Return the counts of this process, and p50 and p95 of each task's waits and runs."""
+    lanes: dict[str, list[TaskCounts]] = {}
     for lane in meters.lanes():
         lanes.setdefault(lane.task, []).append(lane)
     return {
@@ -28,16 +28,16 @@ def summary(meters: Meters) -> dict[str, Any]:
         "lease_renewals": meters.renewals,
         "lease_expiries": meters.expiries,
         "in_flight": meters.in_flight,
-        "tasks": {task: _task(of_task) for task, of_task in sorted(lanes.items())},
+        "tasks": {task: _summarize_task(of_task) for task, of_task in sorted(lanes.items())},
     }
 
 
-def _task(lanes: list[Lane]) -> dict[str, Any]:
-    counts = {name: sum(lane.events[end.code] for lane in lanes) for name, end in _ENDS.items()}
+def _summarize_task(lanes: list[TaskCounts]) -> dict[str, Any]:
+    counts = {name: sum(lane.written(end) for lane in lanes) for name, end in _ENDS.items()}
     return {
         **counts,
-        "queue_wait_seconds": _quantiles(summed(lane.queue_wait for lane in lanes)),
-        "run_seconds": _quantiles(summed(lane.run for lane in lanes)),
+        "queue_wait_seconds": _quantiles(sum_histograms(lane.queue_wait for lane in lanes)),
+        "run_seconds": _quantiles(sum_histograms(lane.run for lane in lanes)),
     }
 
 

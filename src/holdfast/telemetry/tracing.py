@@ -1,8 +1,8 @@
-"""Traces: the W3C context of whoever submits goes with the job to its handler, and on from there.
+"""Traces: the W3C context of a submit goes with the job to its handler, and on from there.
 
 With OpenTelemetry there are spans; without it, or without a provider, the context alone is carried.
-OpenTelemetry is never imported here before the application has done so: until then nobody can have
-set a provider, and it would cost every start.
+OpenTelemetry is never imported here before the application has done so: until then there can be no
+provider, and it would cost every start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9
 LONGEST_TRACEPARENT = 512
 
 _carried: ContextVar[str | None] = ContextVar("holdfast_traceparent", default=None)
-"""The trace context of the code that runs here, where no span of OpenTelemetry says it."""
+"""The trace context of the code that runs here, where no span of OpenTelemetry has it."""
 
 
 class Traceparent(Struct, frozen=True):
@@ -34,18 +34,17 @@ class Traceparent(Struct, frozen=True):
     flags: int
 
     def __str__(self) -> str:
-        """Write it as the header has it."""
         return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}"
 
 
 def read_traceparent(text: str | None) -> Traceparent | None:
-    """Read a `traceparent`; None for garbage, which nobody may be troubled by."""
+    """Read a `traceparent`; None for garbage, which is ignored."""
     if not isinstance(text, str) or len(text) > LONGEST_TRACEPARENT:
         return None
     found = TRACEPARENT.match(text)
     if found is None:
         return None
-    # A later version may say more behind a dash; version 00 may not.
+    # A later version may have more behind a dash; version 00 may not.
     rest = text[found.end() :]
     if rest and (text.startswith("00") or not rest.startswith("-")):
         return None
@@ -56,23 +55,23 @@ def read_traceparent(text: str | None) -> Traceparent | None:
 
 
 def trace_id_of(traceparent: str | None) -> str | None:
-    """Name the trace that a `traceparent` belongs to; None for garbage."""
+    """Return the trace that a `traceparent` belongs to; None for garbage."""
     read = read_traceparent(traceparent)
     return None if read is None else read.trace_id
 
 
 def current_traceparent() -> str | None:
-    """Tell the context to hand on: that of the active span, else the one carried here."""
-    otel = _otel()
+    """Return the context to hand on: that of the active span, else the one carried here."""
+    otel = _find_otel()
     active: str | None = None if otel is None else otel.active_traceparent()
     return active or _carried.get()
 
 
 class Span(Protocol):
-    """A stretch of work. Entering it tells the `traceparent` to hand on."""
+    """A stretch of work. Entering it returns the `traceparent` to hand on."""
 
     def __enter__(self) -> str | None:
-        """Begin."""
+        """Start."""
 
     def __exit__(
         self,
@@ -84,10 +83,10 @@ class Span(Protocol):
 
 
 def submit_span(task: str, queue: str = "") -> Span:
-    """Enclose a submit. What it tells on entering belongs into the job."""
-    otel = _otel()
+    """Enclose a submit. What it returns on entering belongs into the job."""
+    otel = _find_otel()
     if otel is not None and otel.has_provider():
-        span: Span = otel.submitting(task, queue)
+        span: Span = otel.open_submit_span(task, queue)
         return span
     return _HERE
 
@@ -99,31 +98,31 @@ def run_span(
 
     Whatever context the worker itself was started in is left outside.
     """
-    otel = _otel()
+    otel = _find_otel()
     if otel is not None and otel.has_provider():
-        span: Span = otel.running(task, read_traceparent(traceparent), job_id, attempt, queue)
+        span: Span = otel.open_run_span(task, read_traceparent(traceparent), job_id, attempt, queue)
         return span
     return carry(traceparent) if is_traced(traceparent) else UNTRACED
 
 
 def is_traced(traceparent: str | None) -> bool:
-    """Whether a `run_span` would do anything."""
-    if traceparent is not None or current_traceparent() is not None:
+    """Return whether a `run_span` would do anything."""
+    if traceparent is not None or _carried.get() is not None:
         return True
-    otel = _otel()
-    return otel is not None and bool(otel.has_provider())
+    otel = _find_otel()
+    return otel is not None and bool(otel.has_provider() or otel.active_traceparent())
 
 
 def carry(traceparent: str | None) -> Span:
-    """Let the enclosed code belong to a trace, without a span: in a child process, or after HTTP.
+    """Run the enclosed code in a trace, without a span: in a child process, or after HTTP.
 
-    Garbage, like None, belongs to none.
+    Garbage, like None, means no trace.
     """
     return _Carried(read_traceparent(traceparent))
 
 
 class _Here:
-    """Changes nothing: hands on what is."""
+    """Changes nothing, and returns the current trace."""
 
     __slots__ = ()
 
@@ -151,7 +150,7 @@ class _Carried:
     def __enter__(self) -> str | None:
         traceparent = None if self._parent is None else str(self._parent)
         self._token = _carried.set(traceparent)
-        otel = _otel()
+        otel = _find_otel()
         self._attached = None if otel is None else otel.attached(self._parent)
         return traceparent
 
@@ -161,17 +160,17 @@ class _Carried:
         _carried.reset(self._token)
 
 
-def _otel() -> ModuleType | None:
-    """The bridge to OpenTelemetry, once the application has imported it."""
+def _find_otel() -> ModuleType | None:
+    """Return the bridge to OpenTelemetry, once the application has imported it."""
     if "opentelemetry.trace" not in sys.modules:
         return None
-    return _bridge or _built()
+    return _bridge or _import_otel()
 
 
 _bridge: ModuleType | None = None
 
 
-def _built() -> ModuleType:
+def _import_otel() -> ModuleType:
     global _bridge  # noqa: PLW0603 - a module is imported once
     from holdfast.telemetry import otel
 

@@ -1,4 +1,4 @@
-"""Public help for tests: the kit for an app's own tests, and the contract suite for stores.
+"""Public help for tests: the kit of an app's tests, contracts of stores, runners, boxes, blobs.
 
 Names are imported when they are first asked for: pytest loads this package at every start.
 """
@@ -8,21 +8,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.testing.blob_contract import BlobContract
+    from holdfast.testing.box_contract import BoxBench, BoxContract
     from holdfast.testing.clock import VirtualClock
     from holdfast.testing.contract import StoreContract
-    from holdfast.testing.draining import Drained
     from holdfast.testing.faults import Faults, Moment
-    from holdfast.testing.hand import NotDrained
     from holdfast.testing.invariants import assert_invariants
     from holdfast.testing.kit import Kit, drain
+    from holdfast.testing.run_due import Drained
+    from holdfast.testing.runner_contract import RunnerContract
     from holdfast.testing.submissions import assert_not_submitted, assert_submitted, submitted
+    from holdfast.testing.worker import NotDrained
 
 __all__ = [
+    "BlobContract",
+    "BoxBench",
+    "BoxContract",
     "Drained",
     "Faults",
     "Kit",
     "Moment",
     "NotDrained",
+    "RunnerContract",
     "StoreContract",
     "VirtualClock",
     "assert_invariants",
@@ -33,11 +40,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Drained": "draining",
+    "BlobContract": "blob_contract",
+    "BoxBench": "box_contract",
+    "BoxContract": "box_contract",
+    "Drained": "run_due",
     "Faults": "faults",
     "Kit": "kit",
     "Moment": "faults",
-    "NotDrained": "hand",
+    "NotDrained": "worker",
+    "RunnerContract": "runner_contract",
     "StoreContract": "contract",
     "VirtualClock": "clock",
     "assert_invariants": "invariants",
@@ -53,7 +64,12 @@ with suppress(ModuleNotFoundError):
 
     # Before they are imported, so that a failed assert in them shows its values.
     pytest.register_assert_rewrite(
-        "holdfast.testing.acts", "holdfast.testing.contract", "holdfast.testing.invariants"
+        "holdfast.testing.blob_contract",
+        "holdfast.testing.box_contract",
+        "holdfast.testing.store_actions",
+        "holdfast.testing.contract",
+        "holdfast.testing.invariants",
+        "holdfast.testing.runner_contract",
     )
 
 

@@ -1,23 +1,23 @@
-"""The virtual clock of a test: it stands still until somebody moves it, and never goes back."""
+"""The virtual clock of a test: it stands still until the test moves it, and never goes back."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from holdfast.stores.sqlite.store import wall_clock
+from holdfast.stores.sqlite.clock import wall_clock
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class VirtualClock:
-    """The store's clock in a test. Nothing else tells the time: handlers' own sleeps are real."""
+    """The store's clock in a test. No other clock is replaced: handlers' own sleeps are real."""
 
     def __init__(self, start: datetime | None = None) -> None:
-        """Begin at a time with its zone, or at the present moment."""
+        """Start at a time with its zone, or at the present moment."""
         self._micros = wall_clock() if start is None else instant(start)
 
     def __call__(self) -> int:
-        """Tell the time as stores do, in microseconds."""
+        """Return the time as stores do, in microseconds."""
         return self._micros
 
     @property
@@ -31,7 +31,7 @@ class VirtualClock:
 
 
 def instant(time: datetime) -> int:
-    """Tell a time in microseconds; it must say its zone."""
+    """Return a time in microseconds; it must have a zone."""
     if time.tzinfo is None:
-        raise ValueError(f"the time must say its zone: {time!r} has none")
+        raise ValueError(f"the time must have a zone: {time!r} has none")
     return (time - _EPOCH) // timedelta(microseconds=1)

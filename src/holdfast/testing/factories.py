@@ -9,17 +9,15 @@ from itertools import count
 from typing import Any
 from uuid import UUID
 
-from holdfast.identity import mint_token_id
-from holdfast.lifecycle.job import Actor, Draft, JobId, NewJob
-from holdfast.lifecycle.policy import Policy
+from holdfast.ids import mint_token_id, mint_upload_id
+from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.record import Actor, Draft, JobId, NewJob
 from holdfast.lifecycle.states import Role
-from holdfast.lifecycle.submit import Submission, submit
+from holdfast.lifecycle.submission import Submission
+from holdfast.lifecycle.submit import submit
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import (
-    Announcement,
-    NewToken,
-    NewWebhook,
-)
+from holdfast.ports.models import Announcement, NewToken, NewWebhook
+from holdfast.ports.uploads import NewUpload
 
 GATEWAY = Actor(Role.GATEWAY, "api")
 SCHEDULER = Actor(Role.SCHEDULER, "one")
@@ -31,7 +29,7 @@ MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 
 PATIENT = Policy(max_attempts=6, timeout=HOUR)
-"""Ordinary leases, tries to spare, and a time limit that an owner may say it has passed."""
+"""Ordinary leases, tries to spare, and a time limit that an owner may report as passed."""
 SHORT_CLAIM = Policy(max_attempts=6, lease=1, timeout=HOUR)
 """A claim's lease that has passed by the next statement: no test has to sleep or move a clock."""
 SHORT_RUN = Policy(max_attempts=6, heartbeat=1, timeout=HOUR)
@@ -39,10 +37,10 @@ SHORT_RUN = Policy(max_attempts=6, heartbeat=1, timeout=HOUR)
 
 
 class JobIds:
-    """Mints version 7 UUIDs that rise within a process, as a submitter's seam would."""
+    """Generates version 7 UUIDs that rise within a process, as `holdfast.ids` does."""
 
     def __init__(self) -> None:
-        """Begin below every time."""
+        """Start below every time."""
         self._last = 0
 
     def mint(self) -> JobId:
@@ -63,25 +61,25 @@ def fresh(prefix: str) -> str:
     return f"{prefix}-{next(_numbers)}"
 
 
-def submission(**wishes: Any) -> Submission:
-    """Ask for a job; what is not said is plain."""
-    given: dict[str, Any] = {"id": job_ids.mint(), "task": "greet", "policy": PATIENT}
-    return Submission(**given | wishes)
+def submission(**fields: Any) -> Submission:
+    """Make a request for a job; fields that are not given have plain values."""
+    plain: dict[str, Any] = {"id": job_ids.mint(), "task": "greet", "policy": PATIENT}
+    return Submission(**plain | fields)
 
 
-def new_job(**wishes: Any) -> NewJob:
+def new_job(**fields: Any) -> NewJob:
     """Decide a submit."""
-    return submit(submission(**wishes), GATEWAY)
+    return submit(submission(**fields), GATEWAY)
 
 
 def worker(name: str = "worker-1") -> Actor:
-    """Speak as somebody who wants to claim."""
+    """Return the actor that claims."""
     return Actor(Role.WORKER, name)
 
 
-def announcement(**wishes: Any) -> Announcement:
-    """Speak as a worker that says what it serves; what is not said is plain."""
-    given: dict[str, Any] = {
+def announcement(**fields: Any) -> Announcement:
+    """Make what a worker announces; fields that are not given have plain values."""
+    plain: dict[str, Any] = {
         "name": "worker-1",
         "queues": ("default",),
         "tasks": ("greet",),
@@ -89,33 +87,44 @@ def announcement(**wishes: Any) -> Announcement:
         "pid": 42,
         "concurrency": 8,
     }
-    return Announcement(**given | wishes)
+    return Announcement(**plain | fields)
 
 
-def new_token(**wishes: Any) -> NewToken:
-    """Ask for a token that never expires and is for everything; what is not said is plain."""
-    given: dict[str, Any] = {
+def new_token(**fields: Any) -> NewToken:
+    """Make a token that never expires and is for everything, unless fields state otherwise."""
+    plain: dict[str, Any] = {
         "id": mint_token_id(),
         "name": "deploy",
         "digest": sha256(b"secret").digest(),
         "role": "admin",
         "created_by": "control:ann",
     }
-    return NewToken(**given | wishes)
+    return NewToken(**plain | fields)
 
 
 def owner_of(job: Draft) -> Actor:
-    """Speak as whoever holds a job, or would if anybody did."""
+    """Return the actor that owns a job, or "nobody" if it has no owner."""
     return Actor(Role.OWNER, job.owner or "nobody", job.attempt)
 
 
-def new_webhook(**wishes: Any) -> NewWebhook:
-    """Ask for a webhook; what is not said is plain."""
-    given: dict[str, Any] = {
+def new_upload(**fields: Any) -> NewUpload:
+    """Make an upload that lives for an hour, unless fields state otherwise."""
+    plain: dict[str, Any] = {
+        "id": mint_upload_id(),
+        "tenant": "default",
+        "created_by": "control:ann",
+        "lifetime": HOUR,
+    }
+    return NewUpload(**plain | fields)
+
+
+def new_webhook(**fields: Any) -> NewWebhook:
+    """Make a webhook; fields that are not given have plain values."""
+    plain: dict[str, Any] = {
         "id": job_ids.mint().hex,
         "tenant": "default",
         "url": "https://hooks.example/one",
         "secret": "whsec_c2VjcmV0",
         "created_by": "control:ann",
     }
-    return NewWebhook(**given | wishes)
+    return NewWebhook(**plain | fields)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 from random import Random
-from typing import Self, TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 from msgspec import Struct
 
+from holdfast.durations import Span, span_seconds
 from holdfast.errors import TransientError
-from holdfast.spans import Span, span_seconds
 
 Raised: TypeAlias = BaseException | type[BaseException]
 
@@ -23,33 +23,37 @@ class Moment(StrEnum):
     """Where in a step, or in a handler, something may happen."""
 
     BEFORE = "before"
-    """It has not begun."""
+    """It has not started."""
     DURING = "during"
-    """It did what it does, and nobody has written that down yet."""
+    """It had its effect, and that is not recorded yet."""
     AFTER = "after"
     """It is recorded: a step's result, or the outcome of a task's job."""
 
 
-class Fail(Struct, frozen=True):
+class InjectedError(Struct, frozen=True):
     """Raise instead of running."""
 
+    verb: ClassVar[str] = "fail"
     error: Raised
 
 
-class Delay(Struct, frozen=True):
+class InjectedDelay(Struct, frozen=True):
     """Let time pass first, by the test's clock."""
 
+    verb: ClassVar[str] = "delay"
     seconds: float
 
 
-class Crash(Struct, frozen=True):
+class InjectedCrash(Struct, frozen=True):
     """Let the worker die without a word."""
 
+    verb: ClassVar[str] = "crash"
 
-Act: TypeAlias = Fail | Delay | Crash
+
+Act: TypeAlias = InjectedError | InjectedDelay | InjectedCrash
 
 
-class Rule(Struct):
+class PlannedFault(Struct):
     """One line of a plan."""
 
     act: Act
@@ -60,15 +64,15 @@ class Rule(Struct):
     fired: int = 0
 
     def matches(self, name: str, moment: Moment, *, is_step: bool) -> bool:
-        """Whether this is a point of the rule's."""
-        # A rule for all names means steps: a task that always died at its start would never end.
+        """Return whether the fault is planned for this point."""
+        # A fault for all names means steps: a task that always died at its start would never end.
         wanted = is_step if self.name is None else self.name == name
         return wanted and self.left > 0 and self.moment in (None, moment)
 
     def describe(self) -> str:
-        """Tell it as it was planned."""
+        """Describe it as it was planned."""
         where = "any step" if self.name is None else repr(self.name)
-        return f"{type(self.act).__name__.lower()} {self.moment or 'somewhere in'} {where}"
+        return f"{self.act.verb} {self.moment or 'somewhere in'} {where}"
 
 
 class Faults:
@@ -86,11 +90,11 @@ class Faults:
         self.reached: set[str] = set()
         """The names of steps and tasks that came by."""
         self._chance = Random(seed)
-        self._rules: list[Rule] = []
+        self._plan: list[PlannedFault] = []
 
     def __repr__(self) -> str:
-        """Tell the seed, by which it can be repeated, and the plan."""
-        plan = ", ".join(rule.describe() for rule in self._rules) or "nothing"
+        """Show the seed, by which it can be repeated, and the plan."""
+        plan = ", ".join(planned.describe() for planned in self._plan) or "nothing"
         return f"<Faults seed={self.seed}: {plan}>"
 
     def fail(
@@ -107,11 +111,11 @@ class Faults:
         `moment="during"` lets it run first, as when the answer is lost on the way.
         """
         planned = error or TransientError(f"a planned fault in {name!r}")
-        return self._plan(Fail(planned), name, Moment(moment), times, rate)
+        return self._add(InjectedError(planned), name, Moment(moment), times, rate)
 
     def delay(self, name: str, span: Span, *, times: int = 1, rate: float = 1.0) -> Self:
         """Let a step or a task take longer, by the test's clock: its timeout may come."""
-        return self._plan(Delay(span_seconds(span)), name, Moment.BEFORE, times, rate)
+        return self._add(InjectedDelay(span_seconds(span)), name, Moment.BEFORE, times, rate)
 
     def crash(
         self,
@@ -123,24 +127,24 @@ class Faults:
     ) -> Self:
         """Let the worker die at a step, or without a name at any of them; `rate` draws lots."""
         where = None if moment is None else Moment(moment)
-        return self._plan(Crash(), name, where, times, rate)
+        return self._add(InjectedCrash(), name, where, times, rate)
 
-    def _plan(
+    def _add(
         self, act: Act, name: str | None, moment: Moment | None, times: int, rate: float
     ) -> Self:
-        self._rules.append(Rule(act=act, name=name, moment=moment, left=times, rate=rate))
+        self._plan.append(PlannedFault(act=act, name=name, moment=moment, left=times, rate=rate))
         return self
 
     def at(self, name: str, moment: Moment, *, is_step: bool) -> Iterator[Act]:
-        """Say what happens at a point, in the order of the plan."""
+        """Yield what happens at a point, in the order of the plan."""
         self.reached.add(name)
-        for rule in self._rules:
-            if rule.matches(name, moment, is_step=is_step) and self._chance.random() < rule.rate:
-                rule.left -= 1
-                rule.fired += 1
-                self.log.append(f"{type(rule.act).__name__.lower()} {moment} {name!r}")
-                yield rule.act
+        for fault in self._plan:
+            if fault.matches(name, moment, is_step=is_step) and self._chance.random() < fault.rate:
+                fault.left -= 1
+                fault.fired += 1
+                self.log.append(f"{fault.act.verb} {moment} {name!r}")
+                yield fault.act
 
     def unmet(self) -> list[str]:
-        """Tell what was to happen for certain and never did: most likely a misspelt name."""
-        return [rule.describe() for rule in self._rules if rule.rate >= 1 and not rule.fired]
+        """List faults that were certain and never came: most likely a name is misspelt."""
+        return [fault.describe() for fault in self._plan if fault.rate >= 1 and not fault.fired]

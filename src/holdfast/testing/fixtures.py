@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from holdfast.app import Holdfast
+    from holdfast.app.app import Holdfast
     from holdfast.testing.kit import Kit
 
 try:
@@ -47,7 +47,7 @@ def pytest_runtest_makereport(
 @pytest.fixture
 def holdfast_app() -> Holdfast:
     """A new app; override this fixture to put your own under test."""
-    from holdfast.app import Holdfast
+    from holdfast.app.app import Holdfast
 
     return Holdfast()
 

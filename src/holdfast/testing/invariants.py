@@ -1,13 +1,14 @@
-"""What must hold of a whole store at any time: every job is what its events say it is."""
+"""What must hold for a whole store at any time: every job is what its events make it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from holdfast.flow.verify import entry_problems
-from holdfast.lifecycle.job import Job
-from holdfast.ports import Count, LedgerEntry, Store
+from holdfast.lifecycle.record import Job
+from holdfast.maintenance.verify import entry_problems
+from holdfast.ports.models import Count, LedgerEntry
+from holdfast.ports.store import Store
 
 
 async def assert_invariants(store: Store) -> None:
@@ -18,7 +19,7 @@ async def assert_invariants(store: Store) -> None:
     problems += _order_problems(entries)
     problems += _count_problems(rows, await store.counts())
     if await store.get([row.id for row in rows]) != rows:
-        problems.append("get answers something else than the ledger")
+        problems.append("get returns something else than the ledger")
     assert not problems, "\n".join(problems)
 
 

@@ -1,4 +1,4 @@
-"""The test kit: an app on a database of the test's own, whose jobs run when the test says so.
+"""The test kit: an app on a database of the test's own, whose jobs run when the test runs them.
 
     async with Kit(app) as kit:
         job = await charge.submit(order=7)
@@ -18,21 +18,22 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Self, TypeVar
 
-from holdfast.app import Holdfast
+from holdfast.app.app import Holdfast
+from holdfast.durations import Span, span_micros, span_seconds
 from holdfast.errors import HoldfastError
-from holdfast.flow.why import why
-from holdfast.jobs import JobHandle
-from holdfast.lifecycle.job import Job, JobId
+from holdfast.lifecycle.record import Job, JobId
 from holdfast.lifecycle.routes import offer
 from holdfast.lifecycle.states import State
-from holdfast.ports import Announcement, Store
-from holdfast.spans import Span, span_micros, span_seconds
+from holdfast.ports.models import Announcement
+from holdfast.ports.store import Store
+from holdfast.queries.why.why import why
+from holdfast.tasks.handles import JobHandle
 from holdfast.testing.clock import VirtualClock
-from holdfast.testing.draining import Drained, Draining, describe
+from holdfast.testing.databases import place_of
 from holdfast.testing.faults import Faults, Moment
-from holdfast.testing.hand import Hand, NotDrained, Ran
 from holdfast.testing.invariants import assert_invariants
-from holdfast.testing.places import place_of
+from holdfast.testing.run_due import Drain, Drained, describe
+from holdfast.testing.worker import KitWorker, NotDrained, Ran
 
 LIMIT = 1000
 """How many attempts one drain may take."""
@@ -56,16 +57,16 @@ class Kit:
         inline: bool = False,
         faults: Faults | None = None,
     ) -> None:
-        """Take an app that is not open; `start` is the time at which the test begins."""
+        """Test an app that is not open; `start` is the time at which the test starts."""
         self.app = app
         self.clock = VirtualClock(start)
         self.faults = faults or Faults()
         self._inline = inline
         self._place = place_of(url, self.clock)
-        self._hands: list[Hand] = []
+        self._workers: list[KitWorker] = []
         self._kept: Any = None
 
-    # -- beginning and end
+    # -- start and end
 
     async def __aenter__(self) -> Self:
         """Put the app on the test's database."""
@@ -120,9 +121,9 @@ class Kit:
         self.app.url, self.app.make_store = self._kept
 
     async def _end(self, *, check: bool) -> None:
-        for hand in self._hands:
-            await _on_its_loop(hand, hand.close())
-        self._hands.clear()
+        for worker in self._workers:
+            await _on_its_loop(worker, worker.close())
+        self._workers.clear()
         if check:
             self._check_faults()
             await assert_invariants(await self.app.store())
@@ -131,7 +132,7 @@ class Kit:
         if unmet := self.faults.unmet():
             came = ", ".join(sorted(self.faults.reached)) or "none"
             raise AssertionError(
-                f"planned and never met: {'; '.join(unmet)}. Steps and tasks that came by: {came}"
+                f"faults that never happened: {'; '.join(unmet)}. Steps and tasks that ran: {came}"
             )
 
     # -- running
@@ -144,11 +145,11 @@ class Kit:
         jump: bool = True,
         patience: Span = "30s",
     ) -> Drained:
-        """Run everything that is due until nothing is; tells what ran and what is left.
+        """Run everything that is due until nothing is; return what ran and what is left.
 
         Where only time is in the way (a delay, a backoff, a sleep, the lease of a worker that
         died) the clock jumps there, unless `jump` is False. The timeout of a wait for a signal is
-        not jumped to, since somebody may come first: see `advance`. `limit` is how many attempts
+        not jumped to, since the signal may come first: see `advance`. `limit` is how many attempts
         it may take, `patience` how long one may really last. Jobs of tasks that are not registered
         here are left alone.
         """
@@ -177,11 +178,11 @@ class Kit:
             self._inline = before
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await something in a test that is no coroutine: `kit.run(kit.drain())`."""
+        """Await something in a test that is not a coroutine: `kit.run(kit.drain())`."""
         return self.app.run_sync(work, "it")
 
     async def _drain(self, **how: Any) -> Drained:
-        return await Draining(bench=self, store=await self.app.store(), **how).drain()
+        return await Drain(kit=self, store=await self.app.store(), **how).drain()
 
     async def _run_inline(self, job: JobHandle[Any]) -> None:
         store = await self.app.store()
@@ -197,7 +198,7 @@ class Kit:
             await job.result()
 
     async def _run_until_ended(self, id: JobId) -> None:
-        """Run what is due until a job has ended: somebody waits for it."""
+        """Run what is due until a job has ended: a caller waits for it."""
         store = await self.app.store()
 
         async def enough(_: Ran | None) -> bool:
@@ -207,7 +208,7 @@ class Kit:
         if await _has_ended(store, id) or self.is_busy() or await self._has_company(store):
             return
         raise NotDrained(
-            "somebody waits for a job that does not end by itself: "
+            "a caller waits for a job that does not end by itself: "
             + describe(await why(store, id)),
             job_id=str(id),
         )
@@ -219,7 +220,7 @@ class Kit:
     # -- what goes wrong
 
     def crash_before(self, name: str, *, times: int = 1) -> None:
-        """Let the worker die before a step, or a task's handler, begins."""
+        """Let the worker die before a step, or a task's handler, starts."""
         self.faults.crash(name, moment=Moment.BEFORE, times=times)
 
     def crash_during(self, name: str, *, times: int = 1) -> None:
@@ -233,45 +234,45 @@ class Kit:
     # -- for a drain
 
     def knows(self, job: Job) -> bool:
-        """Whether a job's task is registered here, in its version."""
+        """Return whether a job's task is registered here, in its version."""
         task = self.app.tasks.get(job.task)
         return task is not None and job.task_version in (None, task.version)
 
-    def hire(self, store: Store) -> Hand:
-        """Give another worker."""
-        self._hands.append(Hand(store, self.app.tasks, self.faults, self))
-        return self._hands[-1]
+    def hire(self, store: Store) -> KitWorker:
+        """Return another worker."""
+        self._workers.append(KitWorker(store, self.app.tasks, self.faults, self.elapse))
+        return self._workers[-1]
 
-    async def dismiss(self, hand: Hand) -> None:
+    async def dismiss(self, worker: KitWorker) -> None:
         """Let a worker go; one that died is kept until the test has ended."""
-        if not hand.dead:
-            self._hands.remove(hand)
-            await hand.close()
+        if not worker.dead:
+            self._workers.remove(worker)
+            await worker.close()
 
     def is_dead(self, owner: str) -> bool:
-        """Whether a worker was let die."""
-        return any(hand.dead and hand.name == owner for hand in self._hands)
+        """Return whether a worker was made to die."""
+        return any(worker.dead and worker.name == owner for worker in self._workers)
 
     def is_busy(self) -> bool:
-        """Whether something runs just now."""
-        return any(hand.busy for hand in self._hands)
+        """Return whether something runs just now."""
+        return any(worker.busy for worker in self._workers)
 
     async def elapse(self, seconds: float) -> None:
         """Let time pass while attempts run: their leases are renewed."""
         await self.move_clock(self.clock() + span_micros(seconds))
 
     async def move_clock(self, micros: int) -> None:
-        """Make it later; no lease runs out under whoever works."""
+        """Make it later; no lease expires under a worker that runs a job."""
         while (left := micros - self.clock()) > 0:
             # The shortest: a start that is being written has another lease than the claim.
-            held = [hand.held for hand in self._hands if hand.held]
-            leases = [int(one.shortest_lease_seconds * 5e5) for one in held]
+            jobs = [worker.job for worker in self._workers if worker.job]
+            leases = [int(one.shortest_lease_seconds * 5e5) for one in jobs]
             await self._place.move_clock(self.clock() + min([left, *leases]))
-            for hand in self._hands:
-                await _on_its_loop(hand, hand.renew(self.clock()))
+            for worker in self._workers:
+                await _on_its_loop(worker, worker.renew(self.clock()))
 
     async def announce(self, store: Store, queues: Sequence[str], needs: Iterable[str]) -> None:
-        """Say that there is a worker, so that `why` knows."""
+        """Announce a worker, so that `why` knows of one."""
         await store.announce(
             Announcement(
                 name=NAME,
@@ -319,11 +320,11 @@ async def _has_ended(store: Store, id: JobId) -> bool:
     return job is None or job.terminal
 
 
-async def _on_its_loop(hand: Hand, work: Coroutine[Any, Any, None]) -> None:
-    """Have something done by a hand, which may live on the loop of the app's bridge."""
-    if hand.loop is asyncio.get_running_loop():
+async def _on_its_loop(worker: KitWorker, work: Coroutine[Any, Any, None]) -> None:
+    """Run something on a worker's loop, which may be that of the app's bridge."""
+    if worker.loop is asyncio.get_running_loop():
         await work
-    elif hand.loop.is_running():
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, hand.loop))
+    elif worker.loop.is_running():
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, worker.loop))
     else:
         work.close()

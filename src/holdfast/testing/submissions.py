@@ -1,4 +1,4 @@
-"""What was submitted: read from the ledger, compared by arguments, told with what differs."""
+"""What was submitted: read from the ledger, compared by arguments, shown with what differs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.app import Holdfast
-from holdfast.jobs import JobHandle
+from holdfast.app.app import Holdfast
 from holdfast.lifecycle.payload import decode_body
-from holdfast.tasks import Task
+from holdfast.tasks.handles import JobHandle
+from holdfast.tasks.tasks import Task
 
 SHOWN = 5
-"""How many jobs a message tells, those that come closest first."""
+"""How many jobs a message lists, the closest first."""
 VALUE_LIMIT = 200
 _MISSING = object()
 
@@ -26,11 +26,12 @@ class SubmittedJob(Struct, frozen=True):
     arguments: dict[str, Any]
 
     def differences(self, wanted: Mapping[str, Any]) -> list[str]:
-        """Tell in what it is not what was wanted."""
+        """List where it is not what was expected."""
+        found = ((name, self.arguments.get(name, _MISSING), wanted[name]) for name in wanted)
         return [
-            _difference(name, self.arguments.get(name, _MISSING), value)
-            for name, value in wanted.items()
-            if not _equal(self.arguments.get(name, _MISSING), value)
+            _difference(name, value, expected)
+            for name, value, expected in found
+            if value is _MISSING or value != expected
         ]
 
 
@@ -44,7 +45,7 @@ async def submitted(app: Holdfast, task: Task[..., Any] | str | None = None) -> 
 async def assert_submitted(
     app: Holdfast, task: Task[..., Any] | str, /, **arguments: Any
 ) -> JobHandle[Any]:
-    """Give the newest job of a task that was submitted with these arguments among its own."""
+    """Return the newest job of a task that was submitted with these arguments among its own."""
     found = await submitted(app, task)
     for one in reversed(found):
         if not one.differences(arguments):
@@ -82,7 +83,8 @@ async def _no_such(
     head = f"no job {_call(task, wanted)} was submitted"
     if found:
         closest = sorted(found, key=lambda one: len(one.differences(wanted)))
-        return f"{head}. Of {task!r} there {_are(len(found))}:\n{_list(closest, wanted)}"
+        there = "is one job" if len(found) == 1 else f"are {len(found)} jobs"
+        return f"{head}. There {there} of {task!r}:\n{_list(closest, wanted)}"
     others = sorted({one.job.record.task for one in await submitted(app)})
     return f"{head}, nor any of {task!r}. There are jobs of: {', '.join(others) or 'no task'}"
 
@@ -103,10 +105,6 @@ def _difference(name: str, value: Any, wanted: Any) -> str:
     return f"{name}: is {_show(value)}, not {_show(wanted)}"
 
 
-def _equal(value: Any, wanted: Any) -> bool:
-    return value is not _MISSING and bool(value == wanted)
-
-
 def _call(task: str, arguments: Mapping[str, Any]) -> str:
     return f"{task}({', '.join(f'{name}={_show(value)}' for name, value in arguments.items())})"
 
@@ -114,10 +112,6 @@ def _call(task: str, arguments: Mapping[str, Any]) -> str:
 def _show(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= VALUE_LIMIT else text[: VALUE_LIMIT - 1] + "…"
-
-
-def _are(number: int) -> str:
-    return "is one" if number == 1 else f"are {number}"
 
 
 def _name(task: Task[..., Any] | str) -> str:

@@ -7,17 +7,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Change
+from holdfast.lifecycle.record import Change
 from holdfast.lifecycle.states import Priority, State
 from holdfast.lifecycle.times import NOW
-from holdfast.ports import (
-    Claimed,
-    ClaimRequest,
-    Committed,
-    Limits,
-    Lost,
-    Outcome,
-)
+from holdfast.ports.models import Claimed, ClaimRequest, Committed, Limits, Lost, Outcome
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.factories import CONTROL, fresh
 from tests.stores.defects.wrapped import Wrapped
@@ -41,8 +34,8 @@ class RepeatsARequestAsANewEvent(Wrapped):
 
 class TakesAnyRepeatForTheSame(Wrapped):
     caught_by = (
-        "test_a_request_id_with_other_content_is_no_repeat",
-        "test_a_request_id_of_another_actor_is_no_repeat",
+        "test_a_request_id_with_other_content_is_not_a_repeat",
+        "test_a_request_id_of_another_actor_is_not_a_repeat",
     )
 
     async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
@@ -58,7 +51,7 @@ class TakesAnyRepeatForTheSame(Wrapped):
 class ForgetsClaimRequests(Wrapped):
     caught_by = (
         "test_a_repeated_request_returns_the_same_claim",
-        "test_a_repeated_request_whose_jobs_moved_on_is_told_so",
+        "test_a_repeated_request_whose_jobs_moved_on_is_refused",
     )
 
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
@@ -128,7 +121,7 @@ class HandsAClaimToAStranger(Wrapped):
 
 class AnswersAnOldClaimFromMemory(Wrapped):
     caught_by = (
-        "test_a_repeated_request_whose_lease_has_passed_is_told_so",
+        "test_a_repeated_request_whose_lease_has_passed_is_refused",
         "test_a_repeated_request_returns_what_it_still_holds",
     )
 
@@ -258,6 +251,37 @@ class LooksAheadWithoutABound(Wrapped):
         return await self.inner.claim(replace(request, lookahead=10_000))
 
 
+def with_room(request: ClaimRequest, **room: int | None) -> ClaimRequest:
+    """Return a request that names other room; without a word on room, the same."""
+    if request.capacity is None:
+        return request
+    return replace(request, capacity=replace(request.capacity, **room))
+
+
+class StarvesLargeJobs(Wrapped):
+    """Passes a large job over for as long as there are smaller ones."""
+
+    caught_by = ("test_a_large_job_that_has_waited_long_gets_its_room_before_smaller_ones",)
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        return await self.inner.claim(with_room(request, total_cpus=None))
+
+
+class DrainsAtOnce(Wrapped):
+    caught_by = ("test_a_large_job_is_passed_over_until_patience_is_over",)
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        return await self.inner.claim(with_room(request, patience=0))
+
+
+class DrainsForWhatNeverFits(Wrapped):
+    caught_by = ("test_a_job_larger_than_the_host_is_passed_over_however_long_it_waits",)
+
+    async def claim(self, request: ClaimRequest) -> list[Claimed]:
+        vast = 2**40
+        return await self.inner.claim(with_room(request, total_cpus=vast, total_memory_mb=vast))
+
+
 class ClaimsMoreThanAsked(Wrapped):
     caught_by = ("test_a_claim_takes_no_more_than_its_limit",)
 
@@ -304,6 +328,9 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     RemembersAnEmptyClaim,
     HandsAClaimToAStranger,
     ClaimsOfAnyTenant,
+    StarvesLargeJobs,
+    DrainsAtOnce,
+    DrainsForWhatNeverFits,
     AnswersAnOldClaimFromMemory,
     ClaimsTwice,
     ClaimsBackwards,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import Clock, Due
+from holdfast.ports.models import Clock, Due
 from tests.stores.defects.wrapped import Wrapped
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.lifecycle.job import Change, JobId, LoggedEvent, NewJob
-from holdfast.ports import (
+from holdfast.lifecycle.record import Change, JobId, LoggedEvent, NewJob
+from holdfast.ports.models import (
     Claimed,
     ClaimRequest,
     Committed,

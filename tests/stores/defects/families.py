@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.lifecycle.job import Change, Job, JobId, NewJob
+from holdfast.lifecycle.record import Change, Job, JobId, NewJob
 from holdfast.lifecycle.states import Link, State
-from holdfast.ports import Mark, Outcome, Query, SubmitOutcome
+from holdfast.ports.models import Mark, Outcome, Query, SubmitOutcome
 from tests.stores.defects.wrapped import Wrapped
 
 
@@ -97,7 +97,7 @@ class MarksEveryWait(Marking):
 
 
 class MarksAnnotations(Marking):
-    caught_by = ("test_what_is_said_of_a_child_after_its_end_marks_nobody",)
+    caught_by = ("test_a_note_on_a_child_after_its_end_marks_nobody",)
 
     async def commit(self, changes: Sequence[Change]) -> list[Outcome]:
         outcomes = await self.inner.commit(changes)

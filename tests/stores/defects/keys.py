@@ -8,14 +8,9 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from holdfast.lifecycle.job import Change, JobId, NewJob
+from holdfast.lifecycle.record import Change, JobId, NewJob
 from holdfast.lifecycle.states import EventType, KeyKind
-from holdfast.ports import (
-    Outcome,
-    SubmitOutcome,
-    SubmitRefused,
-    Submitted,
-)
+from holdfast.ports.models import Outcome, SubmitOutcome, SubmitRefused, Submitted
 from holdfast.testing.factories import job_ids
 from tests.stores.defects.wrapped import Wrapped
 

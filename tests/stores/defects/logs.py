@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.lifecycle.job import JobId
-from holdfast.ports import LogEntry, LogLine
+from holdfast.lifecycle.record import JobId
+from holdfast.ports.models import LogEntry, LogLine
 from tests.stores.defects.wrapped import Wrapped
 
 

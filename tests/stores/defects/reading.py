@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent, NewJob
+from holdfast.lifecycle.record import Change, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.states import State
-from holdfast.ports import (
-    Count,
-    Due,
-    LedgerEntry,
-    Outcome,
-    Page,
-    Query,
-    SubmitOutcome,
-    Tail,
-)
+from holdfast.ports.models import Count, Due, LedgerEntry, Outcome, Page, Query, SubmitOutcome, Tail
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.stores.defects.wrapped import Wrapped
 
@@ -98,7 +90,7 @@ class IgnoresAFilter(Wrapped):
 
 
 class DriftsInItsCounts(Wrapped):
-    caught_by = ("test_counts_tell_how_many_jobs_stand_where",)
+    caught_by = ("test_counts_are_the_jobs_in_each_state",)
 
     async def counts(self, tenant: str | None = None) -> list[Count]:
         counts = await self.inner.counts(tenant)
@@ -106,7 +98,7 @@ class DriftsInItsCounts(Wrapped):
 
 
 class ForgetsToCountAClaim(Wrapped):
-    caught_by = ("test_counts_tell_how_many_jobs_stand_where",)
+    caught_by = ("test_counts_are_the_jobs_in_each_state",)
 
     async def counts(self, tenant: str | None = None) -> list[Count]:
         return [
@@ -198,10 +190,46 @@ class SweepsTheNewestFirst(Wrapped):
 
 
 class ForgetsWhatAnOwnerHolds(Wrapped):
-    caught_by = ("test_an_owner_is_told_what_it_holds",)
+    caught_by = ("test_an_owner_sees_what_it_holds",)
 
     async def owned(self, owner: str) -> list[Job]:
         return [job for job in await self.inner.owned(owner) if job.state is State.CLAIMED]
+
+
+class TakesOneHostForAnother(Wrapped):
+    """Compares the beginnings of names, and not the whole name of the host."""
+
+    caught_by = ("test_a_worker_sees_what_the_others_of_its_host_hold",)
+
+    async def owned_on(self, host: str, *, but: str, **wishes: Any) -> list[Job]:
+        running = await self.jobs_in(State.CLAIMED, State.RUNNING)
+        return [job for job in running if (job.owner or "").startswith(host) and job.owner != but]
+
+
+class ListsAsOthersWhatWasAdopted(Wrapped):
+    """Goes by who claimed a job, and not by who holds it."""
+
+    caught_by = ("test_what_a_worker_adopted_is_its_own_and_no_longer_of_the_others",)
+
+    async def owned_on(self, host: str, *, but: str, **wishes: Any) -> list[Job]:
+        return await self.inner.owned_on(host, but="", **wishes)
+
+
+class ClosesTheClaimsOfOthers(Wrapped):
+    caught_by = ("test_an_owner_that_was_looked_at_from_its_host_sees_what_it_holds",)
+
+    async def owned_on(self, host: str, *, but: str, **wishes: Any) -> list[Job]:
+        found = await self.inner.owned_on(host, but=but, **wishes)
+        await self.raw("UPDATE claims SET held = 0")
+        return found
+
+
+class HandsOutWhatIsSetAsideOnAHost(Wrapped):
+    caught_by = ("test_an_owner_is_not_asked_to_give_back_what_is_set_aside",)
+
+    async def owned_on(self, host: str, *, but: str, **wishes: Any) -> list[Job]:
+        running = await self.jobs_in(State.RUNNING)
+        return [job for job in running if job.owner != but]
 
 
 class FindsOnlyTheNewestUseOfAStep(Wrapped):
@@ -232,4 +260,8 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     SweepsTheLiving,
     SweepsTheNewestFirst,
     ForgetsWhatAnOwnerHolds,
+    TakesOneHostForAnother,
+    ListsAsOthersWhatWasAdopted,
+    ClosesTheClaimsOfOthers,
+    HandsOutWhatIsSetAsideOnAHost,
 )

@@ -7,15 +7,9 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from holdfast.lifecycle.job import Change, Job, JobId, LoggedEvent
+from holdfast.lifecycle.record import Change, Job, JobId, LoggedEvent
 from holdfast.lifecycle.states import BEATS, EventType
-from holdfast.ports import (
-    Committed,
-    DecideLocked,
-    Lost,
-    Outcome,
-    Rejected,
-)
+from holdfast.ports.models import Committed, DecideLocked, Lost, Outcome, Rejected
 from tests.stores.defects.wrapped import Wrapped
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from holdfast.lifecycle.job import Change
-from holdfast.lifecycle.policy import policy_key
+from holdfast.lifecycle.execution_policy import policy_key
+from holdfast.lifecycle.record import Change
 from holdfast.lifecycle.states import EventType
 from holdfast.lifecycle.terms import TaskTerms
-from holdfast.ports import Claimed, ClaimRequest, Outcome
+from holdfast.ports.models import Claimed, ClaimRequest, Outcome
 from tests.stores.defects.wrapped import Wrapped
 
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.errors import BadData
-from holdfast.ports import NewToken, Token
+from holdfast.ports.models import NewToken, Token
 from tests.stores.defects.wrapped import Wrapped
 
 
 class RevokesNothing(Wrapped):
-    caught_by = ("test_a_revoked_token_says_when_and_by_whom",)
+    caught_by = ("test_a_revoked_token_records_when_and_by_whom",)
 
     async def revoke_token(self, id: str, *, actor: str) -> Token | None:
         [token] = await self.inner.look_up_tokens([id])
@@ -29,7 +29,7 @@ class RevokesAgain(Wrapped):
 
 
 class RemovesWhatIsRevoked(Wrapped):
-    caught_by = ("test_a_revoked_token_says_when_and_by_whom",)
+    caught_by = ("test_a_revoked_token_records_when_and_by_whom",)
 
     async def revoke_token(self, id: str, *, actor: str) -> Token | None:
         revoked = await self.inner.revoke_token(id, actor=actor)
@@ -38,14 +38,14 @@ class RemovesWhatIsRevoked(Wrapped):
 
 
 class ForgetsThatTokensEnd(Wrapped):
-    caught_by = ("test_a_token_is_kept_with_all_that_was_said_of_it",)
+    caught_by = ("test_a_token_is_kept_as_it_was_given",)
 
     async def add_token(self, token: NewToken) -> Token:
         return await self.inner.add_token(replace(token, lifetime=None))
 
 
 class WidensTokens(Wrapped):
-    caught_by = ("test_a_token_is_kept_with_all_that_was_said_of_it",)
+    caught_by = ("test_a_token_is_kept_as_it_was_given",)
 
     async def add_token(self, token: NewToken) -> Token:
         return await self.inner.add_token(replace(token, queues=None))
@@ -69,7 +69,7 @@ class AnswersWithoutTheMissing(Wrapped):
 class ListsEveryonesTokens(Wrapped):
     caught_by = (
         "test_tokens_are_listed_newest_first_page_by_page",
-        "test_a_token_for_all_tenants_is_no_tenants_own",
+        "test_a_token_for_all_tenants_belongs_to_none",
     )
 
     async def tokens(

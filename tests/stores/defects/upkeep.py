@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.lifecycle.job import Change, Job, JobId
+from holdfast.lifecycle.record import Change, Job, JobId
 from holdfast.lifecycle.states import Retention, State
-from holdfast.ports import (
+from holdfast.ports.models import (
     Aged,
     Claimed,
     ClaimRequest,

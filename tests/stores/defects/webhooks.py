@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.ports import NewWebhook, Webhook
+from holdfast.ports.models import NewWebhook, Webhook
 from tests.stores.defects.wrapped import Wrapped
 
 
@@ -20,7 +20,7 @@ class AddsAWebhookAgain(Wrapped):
 
 
 class ForgetsAWebhooksFilter(Wrapped):
-    caught_by = ("test_a_webhook_is_kept_with_all_that_was_said_of_it",)
+    caught_by = ("test_a_webhook_is_kept_as_it_was_given",)
 
     async def add_webhook(self, hook: NewWebhook) -> Webhook:
         return await self.inner.add_webhook(replace(hook, states=None))
@@ -63,6 +63,18 @@ class MovesAnyCursor(Wrapped):
         return await self.inner.move_cursor(name, before=await self.inner.cursor(name), to=to)
 
 
+class ChangesAnyNote(Wrapped):
+    caught_by = (
+        "test_a_note_is_changed_from_what_it_was_and_from_nothing_else",
+        "test_of_many_who_set_a_note_at_once_one_does",
+    )
+
+    async def move_note(self, name: str, *, before: str | None, to: str) -> bool:
+        while not await self.inner.move_note(name, before=await self.inner.note(name), to=to):
+            pass
+        return True
+
+
 DEFECTS: tuple[type[Wrapped], ...] = (
     AddsAWebhookAgain,
     ForgetsAWebhooksFilter,
@@ -71,4 +83,5 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     RemovesAWebhookOfTheSameId,
     ListsWebhooksOfAllTenants,
     MovesAnyCursor,
+    ChangesAnyNote,
 )

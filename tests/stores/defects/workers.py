@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from holdfast.errors import BadData
-from holdfast.lifecycle.job import JobId, LoggedEvent
+from holdfast.lifecycle.record import JobId, LoggedEvent
 from holdfast.lifecycle.states import EventType
-from holdfast.ports import Announcement, WorkerStatus
+from holdfast.ports.models import Announcement, WorkerStatus
 from tests.stores.defects.wrapped import Wrapped
 
 
 class RetiresNobody(Wrapped):
-    caught_by = ("test_a_worker_that_ended_in_order_says_so",)
+    caught_by = ("test_a_worker_that_ended_in_order_is_listed_as_ended",)
 
     async def retire(self, name: str) -> None:
         """Say yes and do nothing."""
 
 
 class RetiresAgain(Wrapped):
-    caught_by = ("test_ending_twice_or_without_a_beginning_changes_nothing",)
+    caught_by = ("test_ending_twice_or_without_a_start_changes_nothing",)
 
     async def retire(self, name: str) -> None:
         now = (await self.inner.clock()).now
@@ -29,7 +31,7 @@ class RetiresAgain(Wrapped):
 
 
 class SeesTheDead(Wrapped):
-    caught_by = ("test_seeing_one_that_ended_or_never_began_changes_nothing",)
+    caught_by = ("test_seeing_one_that_ended_or_never_started_changes_nothing",)
 
     async def seen(self, name: str) -> None:
         now = (await self.inner.clock()).now
@@ -37,18 +39,28 @@ class SeesTheDead(Wrapped):
 
 
 class SeesNobody(Wrapped):
-    caught_by = ("test_a_worker_that_was_seen_said_nothing_else",)
+    caught_by = ("test_seeing_a_worker_changes_nothing_else",)
 
     async def seen(self, name: str) -> None:
         """Say yes and do nothing."""
 
 
 class LeavesTheRetiredForDead(Wrapped):
-    caught_by = ("test_a_worker_that_comes_back_begins_anew",)
+    caught_by = ("test_a_worker_that_comes_back_starts_anew",)
 
     async def announce(self, worker: Announcement) -> None:
         if not any(one.name == worker.name for one in await self.inner.workers()):
             await self.inner.announce(worker)
+
+
+class ForgetsTheRoomOfAWorker(Wrapped):
+    caught_by = (
+        "test_a_worker_is_listed_with_all_it_announced",
+        "test_the_last_word_of_a_worker_counts",
+    )
+
+    async def announce(self, worker: Announcement) -> None:
+        await self.inner.announce(replace(worker, free_cpus=None, free_memory_mb=None))
 
 
 class KeepsTheFirstWord(Wrapped):
@@ -89,7 +101,7 @@ class SwallowsBadWorkers(Wrapped):
 
 
 class ForgetsWorkersOnARebuild(Wrapped):
-    caught_by = ("test_workers_are_no_part_of_the_ledger",)
+    caught_by = ("test_workers_are_not_part_of_the_ledger",)
 
     async def recount(self) -> None:
         await self.inner.recount()
@@ -107,7 +119,7 @@ class LooksFromTheOldestEvent(Wrapped):
 
 
 class CountsEveryReportOfProgress(Wrapped):
-    caught_by = ("test_reports_of_progress_do_not_bury_what_was_said_with_them",)
+    caught_by = ("test_reports_of_progress_do_not_bury_facts",)
 
     async def latest_events(
         self, id: JobId, types: Sequence[EventType], *, limit: int = 100
@@ -122,6 +134,7 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     SeesTheDead,
     SeesNobody,
     LeavesTheRetiredForDead,
+    ForgetsTheRoomOfAWorker,
     KeepsTheFirstWord,
     BeginsAnewEachTime,
     ListsWorkersByName,

@@ -8,13 +8,9 @@ from msgspec.structs import replace
 
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
-from holdfast.lifecycle.job import Change, Job
+from holdfast.lifecycle.record import Change, Job
 from holdfast.lifecycle.states import State
-from holdfast.ports import (
-    Lost,
-    Outcome,
-    Query,
-)
+from holdfast.ports.models import Lost, Outcome, Query
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.sqlite.turn import Turn
 
@@ -41,7 +37,7 @@ class Wrapped:
                 connection.execute(f"DROP TRIGGER {name}")
             connection.execute(sql, parameters)
 
-        await self.inner._write(work)
+        await self.inner._session.perform(work)
 
     async def force(self, change: Change) -> Outcome:
         """Write a change whatever the revision and the lease are."""

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from holdfast.lifecycle.dialects.standing import Standing, standing_of
-from holdfast.lifecycle.job import Job, LoggedEvent
+from holdfast.lifecycle.dialects.progress import Standing, standing_of
+from holdfast.lifecycle.record import Job, LoggedEvent
 from holdfast.lifecycle.states import (
     LIVE,
     UNOWNED,
@@ -41,7 +41,7 @@ class Shown(Struct, frozen=True, kw_only=True):
 
 
 class Ending(Struct, frozen=True, kw_only=True):
-    """An outcome that a dialect calls otherwise when something holds of the job's past."""
+    """An outcome that has another word in a dialect if a condition holds of the job's past."""
 
     state: State
     when: Callable[[Standing], bool]
@@ -65,7 +65,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     edges: frozenset[Edge]
     """What the seed allows."""
     extra: frozenset[Edge] = frozenset()
-    """What it sees beyond that: the exceptions listed in the requirements."""
+    """What it shows beyond that: the exceptions listed in the requirements."""
     names: Mapping[EventType, str] = {}
     """Events with a name of their own; they are shown even where the state stays."""
     arrivals: Mapping[str, str] = {}
@@ -73,76 +73,80 @@ class Dialect(Struct, frozen=True, kw_only=True):
     operations: Mapping[Operation, str] = {}
     fields: Mapping[str, Callable[[Dialect, Job, Standing], Any]]
     forward: bool = False
-    """Never goes back: without an owner it shows the furthest state reached so far."""
+    """It never goes back: without an owner it shows the furthest state reached so far."""
     implied: Mapping[Edge, tuple[str, ...]] = {}
     """The steps shown between two states that the seed does not join and a job may."""
     counts_next: bool = False
     """Without an owner it shows the attempt that comes next."""
 
     def state(self, job: Job, events: Iterable[LoggedEvent] = ()) -> str:
-        """Say a job's state; without its events, as well as the record alone allows."""
-        return self.word(_standing(job, events))
+        """Return a job's state; without its events, as well as the record alone allows."""
+        return self.word(_derive_standing(job, events))
 
     def render(self, job: Job, events: Iterable[LoggedEvent] = ()) -> dict[str, Any]:
-        """Show a job with the fields that the seed shows."""
-        standing = _standing(job, events)
+        """Return a job's fields that the seed shows."""
+        standing = _derive_standing(job, events)
         return {name: read(self, job, standing) for name, read in self.fields.items()}
 
     def history(self, events: Iterable[LoggedEvent]) -> list[Shown]:
-        """Tell a job's events, in order; what changes nothing that the seed shows is left out."""
+        """Return a job's events in order, without those that change nothing that the seed shows."""
         standing, lines, before = Standing(), list[Shown](), None
         for event in events:
             standing = standing.after(event)
             if standing.state is not State.UNKNOWN:
-                lines += self._lines(before, event, standing)
+                lines += self._show_lines(before, event, standing)
                 before = self.word(standing)
         return lines
 
     def word(self, standing: Standing) -> str:
-        """Name a standing."""
-        return self.retention.get(standing.retention) or self._outcome(standing)
+        """Return the seed's word for a job."""
+        return self.retention.get(standing.retention) or self._show_outcome(standing)
 
     def error(self, standing: Standing) -> str | None:
-        """Say why a job ended without success."""
-        ending = self._ending(standing)
+        """Return why a job ended without success."""
+        ending = self._find_ending(standing)
         if ending is not None and ending.error is not None:
             return ending.error
         return self.errors.get(standing.state, standing.error_code)
 
     def attempt(self, standing: Standing) -> int:
-        """Number the attempt."""
+        """Return the number of the attempt."""
         return standing.attempt + (self.counts_next and standing.state in UNOWNED)
 
     def exit_code(self, standing: Standing) -> int | None:
-        """Give the exit code, unless the seed knows no such ending: then nothing has exited."""
-        edge = (self.states.get(standing.furthest), self._outcome(standing))
+        """Return the exit code, unless the seed lacks such an ending: then nothing has exited."""
+        edge = (self.states.get(standing.furthest), self._show_outcome(standing))
         return None if edge in self.extra else standing.exit_code
 
-    def _outcome(self, standing: Standing) -> str:
-        ending = self._ending(standing)
+    def _show_outcome(self, standing: Standing) -> str:
+        ending = self._find_ending(standing)
         if ending is not None:
             return ending.word
         forward = self.forward and standing.state in LIVE
         state = standing.furthest if forward else standing.state
         return self.states.get(state, State.UNKNOWN)
 
-    def _ending(self, standing: Standing) -> Ending | None:
+    def _find_ending(self, standing: Standing) -> Ending | None:
         for ending in self.endings:
             if ending.state is standing.state and ending.when(standing):
                 return ending
         return None
 
-    def _lines(self, before: str | None, event: LoggedEvent, standing: Standing) -> list[Shown]:
+    def _show_lines(
+        self, before: str | None, event: LoggedEvent, standing: Standing
+    ) -> list[Shown]:
         after = self.word(standing)
         if before == after and event.type not in self.names:
             return []
         words = (*self.implied.get((before, after), ()), after)
         return [
-            self._line(source, word, event, standing)
+            self._show_line(source, word, event, standing)
             for source, word in zip((before, *words), words, strict=False)
         ]
 
-    def _line(self, source: str | None, word: str, event: LoggedEvent, standing: Standing) -> Shown:
+    def _show_line(
+        self, source: str | None, word: str, event: LoggedEvent, standing: Standing
+    ) -> Shown:
         implied = word != self.word(standing)
         name = None if implied else self.names.get(event.type)
         return Shown(
@@ -161,7 +165,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
         )
 
 
-def _standing(job: Job, events: Iterable[LoggedEvent]) -> Standing:
+def _derive_standing(job: Job, events: Iterable[LoggedEvent]) -> Standing:
     standing = Standing()
     for event in events:
         standing = standing.after(event)

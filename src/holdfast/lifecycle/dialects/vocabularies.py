@@ -6,8 +6,9 @@ The table and its notes in docs/requirements.md ("One lifecycle, five vocabulari
 from __future__ import annotations
 
 from holdfast.lifecycle.dialects.dialect import Dialect, Edge, Ending
-from holdfast.lifecycle.dialects.standing import Standing
-from holdfast.lifecycle.job import Job
+from holdfast.lifecycle.dialects.progress import Standing
+from holdfast.lifecycle.record import Job
+from holdfast.lifecycle.retry import UPLOAD_EXPIRED
 from holdfast.lifecycle.states import EventType, Operation, Retention, State
 from holdfast.lifecycle.times import SECOND
 
@@ -31,12 +32,15 @@ _WORDS: dict[State, tuple[str | None, ...]] = {
 """One column per dialect; None: the furthest state reached so far is shown instead."""
 
 
+_DEAD = "dead_lettered"
+
+
 def _column(key: str) -> dict[State, str]:
     words = ((state, row["ABCDE".index(key)]) for state, row in _WORDS.items())
     return {state: word for state, word in words if word is not None}
 
 
-def _edges(*lines: str) -> frozenset[Edge]:
+def _read_edges(*lines: str) -> frozenset[Edge]:
     """Read `a, b > c, d`: from each on the left to each on the right; `*` is a birth."""
     edges: set[Edge] = set()
     for line in lines:
@@ -55,6 +59,10 @@ def _never_started(standing: Standing) -> bool:
 
 def _by_reconciler(standing: Standing) -> bool:
     return standing.ended_by_reconciler
+
+
+def _without_files(standing: Standing) -> bool:
+    return standing.error_code == UPLOAD_EXPIRED
 
 
 def _lost_before_running(standing: Standing) -> bool:
@@ -79,7 +87,7 @@ def _error(dialect: Dialect, job: Job, standing: Standing) -> str | None:
 
 
 def _reason_code(dialect: Dialect, job: Job, standing: Standing) -> str | None:
-    return dialect.error(standing) if dialect.word(standing) == "dead_lettered" else None
+    return dialect.error(standing) if dialect.word(standing) == _DEAD else None
 
 
 def _exit_code(dialect: Dialect, job: Job, standing: Standing) -> int | None:
@@ -120,7 +128,7 @@ A = Dialect(
             word="TIMEOUT",
         ),
     ),
-    edges=_edges(
+    edges=_read_edges(
         "* > PENDING",
         "PENDING > SCHEDULED",
         "SCHEDULED > DISPATCHED, DENIED",
@@ -157,16 +165,23 @@ B = Dialect(
             word="dead_lettered",
             error="infrastructure_failure",
         ),
+        Ending(
+            state=_S.DEAD_LETTERED,
+            when=_without_files,
+            what="because its upload expired",
+            word="dead_lettered",
+            error="dependency_unavailable",
+        ),
     ),
     errors={_S.TIMED_OUT: "timeout", _S.DENIED: "policy_violation"},
-    edges=_edges(
+    edges=_read_edges(
         "* > queued",
         "queued > assigned",
         "assigned > running",
         "running > succeeded, failed",
         "queued, assigned, running > cancelled, dead_lettered",
     ),
-    extra=_edges("assigned, running > queued"),
+    extra=_read_edges("assigned, running > queued"),
     names={
         _E.HEARTBEAT: "job_heartbeat",
         _E.LEASE_RENEWED: "job_lease_renewed",
@@ -190,14 +205,14 @@ C = Dialect(
     seed="002_fc5ab45b56d2e679.txt",
     states=_column("C"),
     errors={_S.CANCELLED: "cancelled", _S.TIMED_OUT: "timeout", _S.DENIED: "denied"},
-    edges=_edges(
+    edges=_read_edges(
         "* > queued",
         "queued, stalled > claimed",
         "claimed > claimed, running, stalled",
         "running > running, succeeded, failed, stalled",
         "stalled > queued",
     ),
-    extra=_edges("queued, claimed, stalled > failed"),
+    extra=_read_edges("queued, claimed, stalled > failed"),
     names={
         _E.CREATED: "enqueued",
         _E.HEARTBEAT: "heartbeat",
@@ -247,7 +262,7 @@ D = Dialect(
     ),
     retention={Retention.CLEANING: "cleaning", Retention.CLEANED: "cleaned"},
     errors={_S.TIMED_OUT: "Job exceeded timeout limit"},
-    edges=_edges(
+    edges=_read_edges(
         "* > pending",
         "pending > starting",
         "starting > running, completed, failed",
@@ -255,7 +270,7 @@ D = Dialect(
         "completed, failed, timed_out, cancelled > cleaning",
         "cleaning > cleaned",
     ),
-    extra=_edges("pending > failed, cancelled", "starting > cancelled"),
+    extra=_read_edges("pending > failed, cancelled", "starting > cancelled"),
     operations={_O.REQUEST_CANCEL: "kill_job", _O.CANCEL: "kill_job"},
     fields={
         "id": _id,
@@ -272,7 +287,7 @@ E = Dialect(
     key="E",
     seed="004_0f1b253d3730a2cf.txt",
     states=_column("E"),
-    edges=_edges(
+    edges=_read_edges(
         "* > Queued",
         "Queued, Retrying > Leased",
         "Leased > Running, Queued, Retrying",
@@ -302,5 +317,11 @@ E = Dialect(
     operations={_O.CLAIM: "Claim", _O.REQUEUE: "Requeue", _O.SIGNAL: "signal"},
     fields={"job_id": _id, "status": _word, "error": _error},
 )
+
+
+def is_dead_in_b(standing: Standing) -> bool:
+    """Return whether B calls a job dead-lettered, which others may call failed (B15)."""
+    return B.word(standing) == _DEAD
+
 
 DIALECTS: dict[str, Dialect] = {dialect.key: dialect for dialect in (A, B, C, D, E)}

@@ -10,15 +10,15 @@ from typing import Any, TypeAlias, TypeVar
 import asyncpg
 
 from holdfast.errors import LawBroken, StoreBroken, StoreError, StoreFull, StoreUnavailable
-from holdfast.stores.outage import came_back, is_away, went_away
+from holdfast.stores.outage import is_away, note_reachable, note_unreachable
 from holdfast.stores.postgres.hosts import Hosts
-from holdfast.stores.postgres.pool import Lane, Pool, abandon
+from holdfast.stores.postgres.pool import ConnectionUse, Pool, abandon
 from holdfast.stores.postgres.schema import search_path
-from holdfast.stores.text import blocks
+from holdfast.stores.sql_files import statements
 
 Connection: TypeAlias = Any
 R = TypeVar("R")
-AWAIT_STANDBY = blocks("holdfast.stores.postgres")["await_standby"]
+AWAIT_STANDBY = statements("postgres")["await_standby"]
 
 
 class Unreplicated(Exception):
@@ -96,7 +96,7 @@ _OUTAGES = (
     OSError,
     TimeoutError,
 )
-"""What says that the database is away, and not merely that two met."""
+"""What shows that the database is away, and not merely that two clients met."""
 
 _SOUND = (
     asyncpg.SerializationError,
@@ -119,7 +119,6 @@ class Connections:
         deadline_seconds: float,
         attempt_seconds: float,
     ) -> None:
-        """Take the settings; nothing is connected yet."""
         self.url = url
         self.schema = schema
         self.pooled = pooled
@@ -132,7 +131,7 @@ class Connections:
         # A transaction whose client fell silent must not keep its row locks longer than a caller
         # waits, nor hold back vacuum and the tail.
         idle = {"idle_in_transaction_session_timeout": f"{round(attempt_seconds * 1000)}ms"}
-        # Whoever waits for a lock gives its connection back and tries again: see LOCK_SECONDS.
+        # A client that waits for a lock gives its connection back and tries again: LOCK_SECONDS.
         locks = {"lock_timeout": f"{round(min(LOCK_SECONDS, attempt_seconds / 2) * 1000)}ms"}
         self._settings = SETTINGS | idle | locks
         self._search_path = search_path(schema)
@@ -172,7 +171,7 @@ class Connections:
         work: Callable[[Connection, int], Awaitable[R]],
         *,
         keep: tuple[type[BaseException], ...] = (),
-        lane: Lane = Lane.FREE,
+        use: ConnectionUse = ConnectionUse.FREE,
     ) -> R:
         """Do `work(connection, tries before)` and do it again, whole, when the database gave way.
 
@@ -187,39 +186,39 @@ class Connections:
         unsure: BaseException | None = None
         while True:
             try:
-                result = await self._once(work, tries, lane)
+                result = await self._run_once(work, tries, use)
                 if is_away():
-                    came_back(self._name)
+                    note_reachable(self._name)
                 return result
             except PASSING as error:
                 if isinstance(error, keep) and unsure is None:
                     raise
-                if not _passes(error):
-                    raise StoreError(f"the database driver said: {error}") from error
+                if not _may_pass(error):
+                    raise StoreError(f"the database driver failed: {error}") from error
                 if isinstance(error, _OUTAGES):
-                    went_away(self._name, error)
+                    note_unreachable(self._name, error)
                 if not isinstance(error, _SOUND):
                     unsure = error
                 tries += 1
                 pause = _pause(tries)
                 if loop.time() + pause > until:
                     last = unsure or error
-                    raise StoreUnavailable(_describe(last, tries)) from last
+                    raise StoreUnavailable(_describe_outage(last, tries)) from last
                 await asyncio.sleep(pause)
             except keep:
                 raise
             except asyncpg.PostgresError as error:
-                raise translated(error) from error
+                raise translate_error(error) from error
 
-    async def _once(
-        self, work: Callable[[Connection, int], Awaitable[R]], tries: int, lane: Lane
+    async def _run_once(
+        self, work: Callable[[Connection, int], Awaitable[R]], tries: int, use: ConnectionUse
     ) -> R:
         pool = self._pool
         if pool is None:
             raise StoreError("the store is closed")
-        connection = await pool.take(self._attempt, lane)
+        connection = await pool.take(self._attempt, use)
         try:
-            result = await self._use(connection, work, tries)
+            result = await self._run_on_connection(connection, work, tries)
             if connection.unreplicated:
                 raise Unreplicated(
                     "the commit is on the primary, and its synchronous standby has not confirmed it"
@@ -232,22 +231,22 @@ class Connections:
             raise
         except PASSING as error:
             # Half-open, confused, in the middle of a statement, or read-only since a failover.
-            self._hosts.failed(connection, error)
+            self._hosts.note_failure(connection, error)
             abandon(connection)
             raise
         finally:
             pool.give_back(connection)
 
-    async def _use(
+    async def _run_on_connection(
         self, connection: Connection, work: Callable[[Connection, int], Awaitable[R]], tries: int
     ) -> R:
         if not self.pooled:
-            return await self._settled(connection, work, tries)
+            return await self._run_and_await_standby(connection, work, tries)
         async with connection.transaction(isolation="read_committed"):
             await connection.execute(self._local)
-            return await self._settled(connection, work, tries)
+            return await self._run_and_await_standby(connection, work, tries)
 
-    async def _settled(
+    async def _run_and_await_standby(
         self, connection: Connection, work: Callable[[Connection, int], Awaitable[R]], tries: int
     ) -> R:
         result = await work(connection, tries)
@@ -265,20 +264,20 @@ async def await_standby(connection: Connection) -> None:
     await connection.execute(AWAIT_STANDBY)
 
 
-def _passes(error: BaseException) -> bool:
-    # The driver says "interface error" of a connection that was closed, and of our own mistakes.
+def _may_pass(error: BaseException) -> bool:
+    # The driver raises it for a connection that was closed, and for our own mistakes.
     if not isinstance(error, asyncpg.InterfaceError):
         return True
     return "clos" in str(error) or "released" in str(error)
 
 
 def _pause(tries: int) -> float:
-    # Spread, so that workers that lost the database together do not come back together.
+    # Spread, so that workers that lost the database together do not reconnect together.
     spread = 0.5 + os.urandom(1)[0] / 512
     return float(min(0.02 * 2.0 ** min(tries, 6), 1.0) * spread)
 
 
-def translated(error: asyncpg.PostgresError) -> StoreError:
+def translate_error(error: asyncpg.PostgresError) -> StoreError:
     """Turn a driver error into one of ours."""
     match error:
         case asyncpg.DiskFullError():
@@ -290,14 +289,14 @@ def translated(error: asyncpg.PostgresError) -> StoreError:
         case asyncpg.IntegrityConstraintViolationError() | asyncpg.DataError():
             return LawBroken(f"PostgreSQL refused the row: {error}")
         case _:
-            return StoreError(f"PostgreSQL said: {error}")
+            return StoreError(f"PostgreSQL failed: {error}")
 
 
-def _describe(error: BaseException, tries: int) -> str:
-    said = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else repr(error))
+def _describe_outage(error: BaseException, tries: int) -> str:
+    text = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else repr(error))
     if isinstance(error, asyncpg.LockNotAvailableError):
         return (
-            f"another transaction held a lock in {tries} tries ({said}); end it, see "
+            f"another transaction held a lock in {tries} tries ({text}); end it, see "
             "pg_stat_activity and pg_blocking_pids()"
         )
-    return f"PostgreSQL could not be reached in {tries} tries; the last said: {said}"
+    return f"PostgreSQL could not be reached in {tries} tries; the last error: {text}"

@@ -20,7 +20,7 @@ SELECT to_regclass('migrations') IS NOT NULL
 SELECT max(number), coalesce(max(min_reader) FILTER (WHERE number > $1), 0) FROM migrations
 
 -- name: lineage
--- In which lineage events are followed, and whether the database has moved since it began.
+-- In which lineage events are followed, and whether the database has moved since its start.
 SELECT cardinality(value::bigint[]) + 1 AS number, holdfast_moved() AS moved
 FROM meta WHERE key = 'tail_ends'
 

@@ -2,7 +2,7 @@
 
 The driver takes the hosts in their order under one time limit. A primary that hangs (it accepts a
 connection and never answers) would use it all up at each try, and nobody would reach the standby
-that was promoted in its place.
+that was promoted in its place. Own to PostgreSQL: a file has no address.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class Hosts:
     """The servers of one address, and which of them to try first."""
 
     def __init__(self, url: str) -> None:
-        """Begin with the first."""
-        self._urls = urls_of(url)
+        self._urls = split_url(url)
         self._first = 0
         self._numbers: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
         self._asked = dict(parse_qsl(urlsplit(url).query)).get("target_session_attrs")
@@ -67,10 +66,10 @@ class Hosts:
             else:
                 self._first = self._numbers[connection] = number
                 return connection
-        raise errors[0] if len(errors) == 1 else ConnectionError(self._describe(errors))
+        raise errors[0] if len(errors) == 1 else ConnectionError(self._describe_errors(errors))
 
-    def failed(self, connection: Connection, error: BaseException) -> None:
-        """Begin with the next host where this one hung or does not write any more.
+    def note_failure(self, connection: Connection, error: BaseException) -> None:
+        """Start with the next host where this one hung or does not write any more.
 
         Not where a connection was merely cut: if its host is away, the next try learns that at
         once, and else it is still the one that last worked.
@@ -84,7 +83,7 @@ class Hosts:
         count = len(self._urls)
         return [(self._first + step) % count for step in range(count)]
 
-    def _describe(self, errors: list[BaseException]) -> str:
+    def _describe_errors(self, errors: list[BaseException]) -> str:
         hosts = [urlsplit(self._urls[number]).netloc.rpartition("@")[2] for number in self._order()]
         return "; ".join(
             f"{host}: {str(error) or type(error).__name__}"
@@ -92,16 +91,16 @@ class Hosts:
         )
 
 
-def urls_of(url: str) -> list[str]:
+def split_url(url: str) -> list[str]:
     """Split an address with several hosts into addresses with one each."""
     parts = urlsplit(url)
     user, at, hosts = parts.netloc.rpartition("@")
     if "," in hosts:
         return [urlunsplit(parts._replace(netloc=f"{user}{at}{host}")) for host in hosts.split(",")]
-    return [url] if hosts else _urls_of_query(parts)
+    return [url] if hosts else _split_query_url(parts)
 
 
-def _urls_of_query(parts: SplitResult) -> list[str]:
+def _split_query_url(parts: SplitResult) -> list[str]:
     """Split `postgresql:///jobs?host=a,b&port=1,2`, the other way to write it."""
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     hosts, ports = given.get("host", "").split(","), given.get("port", "").split(",")

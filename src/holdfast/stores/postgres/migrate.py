@@ -7,11 +7,11 @@ from collections.abc import Callable
 import asyncpg
 
 from holdfast.errors import SchemaMismatch, StoreUnavailable
-from holdfast.stores.postgres.connections import PASSING, Connection, translated
+from holdfast.stores.postgres.connections import PASSING, Connection, translate_error
 from holdfast.stores.postgres.hosts import Hosts
 from holdfast.stores.postgres.schema import DEFAULT_SCHEMA, quoted, search_path
-from holdfast.stores.text import foreign_tables, migrations, newer_schema
-from holdfast.stores.versions import min_reader, mismatch
+from holdfast.stores.sql_files import foreign_tables_error, newer_schema, read_migrations
+from holdfast.stores.versions import find_mismatch, min_reader
 
 PACKAGE = "holdfast.stores.postgres"
 _LOCK = "SELECT pg_advisory_xact_lock(726103811, hashtext($1))"
@@ -20,7 +20,7 @@ _LOCK = "SELECT pg_advisory_xact_lock(726103811, hashtext($1))"
 
 def latest() -> int:
     """The migration this version needs."""
-    return migrations(PACKAGE)[-1][0]
+    return read_migrations(PACKAGE)[-1][0]
 
 
 async def migrate(
@@ -33,7 +33,7 @@ async def migrate(
     """Bring a schema of a database up to date, making it first if need be.
 
     Returns the migrations that were applied.
-    Stopped in between, it goes on where it was: each migration is one transaction with its entry.
+    If it is stopped, the next call continues: each migration is one transaction with its entry.
     A schema that holds others' tables, and none of ours, is refused unless `beside_others`.
     """
     try:
@@ -43,9 +43,11 @@ async def migrate(
     try:
         return await _apply_all(connection, schema, progress, beside_others=beside_others)
     except PASSING as error:
-        raise StoreUnavailable(f"PostgreSQL went away, migrate again: {error}") from error
+        raise StoreUnavailable(
+            f"the connection to PostgreSQL was lost; run the migration again: {error}"
+        ) from error
     except asyncpg.PostgresError as error:
-        raise translated(error) from error
+        raise translate_error(error) from error
     finally:
         await connection.close()
 
@@ -58,13 +60,13 @@ async def _apply_all(
     beside_others: bool,
 ) -> list[int]:
     applied = []
-    for number, name, text in migrations(PACKAGE):
+    for number, name, text in read_migrations(PACKAGE):
         async with connection.transaction():
             await connection.execute(_LOCK, schema)
             await _enter_schema(connection, schema)
-            # Not before the lock: a session that found no table would go on finding none.
+            # Not before the lock: a session that found no table would keep finding none.
             await _check_target(connection, beside_others=beside_others)
-            if number in await _numbers(connection):
+            if number in await _read_applied(connection):
                 continue
             if progress is not None:
                 progress(number, name)
@@ -92,7 +94,7 @@ async def _check_target(connection: Connection, *, beside_others: bool) -> None:
         if (found or 0) > latest():
             raise newer_schema(found, latest())
     elif not beside_others and await connection.fetchval(_FOREIGN):
-        raise foreign_tables(await connection.fetchval("SELECT current_schema()"))
+        raise foreign_tables_error(await connection.fetchval("SELECT current_schema()"))
 
 
 # An extension's own tables are nobody's data.
@@ -101,7 +103,7 @@ WHERE relnamespace = to_regnamespace(quote_ident(current_schema())) AND relkind 
     AND NOT EXISTS (SELECT 1 FROM pg_depend WHERE objid = c.oid AND deptype = 'e')"""
 
 
-async def _numbers(connection: Connection) -> set[int]:
+async def _read_applied(connection: Connection) -> set[int]:
     if not await connection.fetchval("SELECT to_regclass('migrations') IS NOT NULL"):
         await connection.execute(
             "CREATE TABLE migrations (number integer PRIMARY KEY, name text NOT NULL, "
@@ -124,5 +126,5 @@ async def check_schema(connection: Connection, tries: int) -> None:
         "FROM migrations",
         known,
     )
-    if (error := mismatch(found, needed, known)) is not None:
+    if (error := find_mismatch(found, needed, known)) is not None:
         raise error

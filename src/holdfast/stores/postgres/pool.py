@@ -1,7 +1,8 @@
-"""Connections that are kept for whoever comes next.
+"""Connections that are kept for the next use.
 
 The driver has a pool too, which spends two tasks and four more turns of the event loop on each use:
-as much time as a small statement takes altogether.
+as much time as a small statement takes altogether. Own to PostgreSQL: SQLite has one writer, and
+its readers never wait.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import asyncpg
 Connection: TypeAlias = Any
 
 
-class Lane(Enum):
+class ConnectionUse(Enum):
     """What a connection is wanted for: what may wait for others' locks never gets them all."""
 
     FREE = "free"
@@ -34,35 +35,36 @@ class Pool:
     """At most `size` connections, made when they are needed, the last one used first."""
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]], size: int) -> None:
-        """Make them by `connect`."""
         self._connect = connect
         self._size = size
         self._room = asyncio.Semaphore(size)
         locks = asyncio.Semaphore(max(1, size - 1))
         keys = asyncio.Semaphore(max(1, size // 2))
         self._gates = {
-            Lane.FREE: (self._room,),
-            Lane.LOCKS: (locks, self._room),
-            Lane.KEYS: (keys, locks, self._room),
-            Lane.KEY_WAITS: (asyncio.Semaphore(1), locks, self._room),
+            ConnectionUse.FREE: (self._room,),
+            ConnectionUse.LOCKS: (locks, self._room),
+            ConnectionUse.KEYS: (keys, locks, self._room),
+            ConnectionUse.KEY_WAITS: (asyncio.Semaphore(1), locks, self._room),
         }
         self._idle: list[Connection] = []
         self._used: dict[Connection, Sequence[asyncio.Semaphore]] = {}
         self._closed = False
 
-    async def take(self, limit_seconds: float, lane: Lane = Lane.FREE) -> Connection:
+    async def take(
+        self, limit_seconds: float, use: ConnectionUse = ConnectionUse.FREE
+    ) -> Connection:
         """Take a connection for oneself; waits for room up to a limit. Must be given back."""
-        gates = self._gates[lane]
-        await _pass(gates, limit_seconds)
+        gates = self._gates[use]
+        await _pass_gates(gates, limit_seconds)
         try:
-            connection = self._live() or await self._connect()
+            connection = self._take_live() or await self._connect()
         except BaseException:
             _leave(gates)
             raise
         self._used[connection] = gates
         return connection
 
-    def _live(self) -> Connection | None:
+    def _take_live(self) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_closed():
@@ -93,7 +95,7 @@ class Pool:
             abandon(connection)
 
 
-async def _pass(gates: Sequence[asyncio.Semaphore], limit_seconds: float) -> None:
+async def _pass_gates(gates: Sequence[asyncio.Semaphore], limit_seconds: float) -> None:
     if not any(gate.locked() for gate in gates):
         # Nobody is waited for: without the price of a time limit.
         for gate in gates:
@@ -117,6 +119,6 @@ def _leave(gates: Sequence[asyncio.Semaphore]) -> None:
 
 def abandon(connection: Connection) -> None:
     """Cut a connection off: nobody shall meet it again."""
-    # Where the driver has given it up already, it says so by an error.
+    # Where the driver has given it up already, it raises an error.
     with contextlib.suppress(asyncpg.InterfaceError):
         connection.terminate()

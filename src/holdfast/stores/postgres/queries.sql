@@ -1,5 +1,5 @@
--- The statements of the PostgreSQL store. Blocks of the same name in ../sqlite/queries.sql do the
--- same there. Batches arrive as arrays; a column that is NULL for a whole batch as an empty one.
+-- The statements of the PostgreSQL store that cannot stand in ../queries.sql. Blocks of the same name
+-- in ../sqlite/queries.sql do the same there. Batches arrive as arrays; a column that is NULL for a whole batch as an empty one.
 -- A batch is joined to a table by `id = ANY (ARRAY[d.id])`, not `id = d.id`: the plan that is kept
 -- may have been made when the table was empty, and would then read all of it for each batch.
 
@@ -11,20 +11,11 @@ FROM meta, store_clock AS c
 LEFT JOIN LATERAL (SELECT at, by FROM clock_steps ORDER BY position DESC LIMIT 1) AS s ON true
 WHERE key = 'epoch' AND c.one
 
--- name: set_clock
--- Keep the mark and the shift, unless another has done so since they were read.
-UPDATE store_clock SET mark = $1, shift = $2, since = $3
-WHERE one AND mark = $4 AND shift = $5 AND since = $6
-RETURNING mark
-
--- name: add_clock_step
--- Note that the machine's clock was set back.
-INSERT INTO clock_steps (at, by) VALUES ($1, $2)
-
 -- name: await_standby
 -- Write something without a row, so that the commit waits for the synchronous standby, and with it
 -- for all that was written before. Assigning a transaction id alone would not. Nothing to do where
 -- no standby is waited for.
+-- Own to PostgreSQL: only a server has a standby.
 SELECT pg_logical_emit_message(true, 'holdfast', 'settled')
 WHERE current_setting('synchronous_standby_names') <> ''
 
@@ -68,6 +59,7 @@ SELECT now FROM clock
 
 -- name: submit_marks
 -- A parent that has got children: it may have been cancelled before.
+-- Own to PostgreSQL: a part of the statement that most batches do not need.
 ,
 m AS (
     INSERT INTO marks (id) SELECT DISTINCT parent_id FROM d WHERE link_kind = {{link.child}}
@@ -85,6 +77,7 @@ RETURNING kind, id
 
 -- name: key_holders
 -- The oldest open transaction that has taken keys: most probably the one that is waited for.
+-- Own to PostgreSQL: only here another transaction can hold a key that nobody sees yet.
 SELECT a.pid, a.application_name, extract(epoch FROM clock_timestamp() - a.xact_start)::int
 FROM pg_locks AS l CROSS JOIN LATERAL (
     SELECT * FROM pg_stat_activity WHERE pid = l.pid OFFSET 0) AS a
@@ -100,12 +93,10 @@ CROSS JOIN LATERAL (
     SELECT id, digest FROM keys
     WHERE tenant = d.tenant AND kind = d.kind AND key = d.key OFFSET 0) AS k
 
--- name: drop_keys
--- Give back what a losing submit took in this transaction.
-DELETE FROM keys WHERE id = ANY ($1::uuid[])
-
 -- name: claim_range
 -- One range (a lane of a queue and route), in its order, from a cursor up to what is due.
+-- Own to PostgreSQL: rows are locked as they are claimed, so ranges are merged without locks
+-- first.
 FROM jobs AS j
 WHERE :whose j.queue = r.queue AND {{law.postgres.route.j}} = r.route
     AND {{law.postgres.lane.j}} = r.lane
@@ -113,13 +104,15 @@ WHERE :whose j.queue = r.queue AND {{law.postgres.route.j}} = r.route
 ORDER BY j.claim_order, j.id
 
 -- name: claim_whose
--- Of one tenant only; left out where any may be taken, and for the default one, which has lanes of
--- its own.
+-- The jobs of one tenant; left out where any may be claimed, and for the default tenant, which has
+-- lanes of its own.
+-- Own to PostgreSQL: as above.
 j.tenant = :tenant::text AND j.tenant <> 'default' AND
 
 -- name: claim_next
 -- The first range of a route between two lanes, and its first job. Not by a comparison of rows: where
 -- the second column decides, PostgreSQL does not stop, but reads on to the end of the first one.
+-- Own to PostgreSQL: as above.
 SELECT w.route COLLATE "C" AS route, {{law.postgres.lane.j}} AS lane, j.claim_order AS head,
     j.id AS head_id
 FROM jobs AS j
@@ -130,6 +123,7 @@ ORDER BY {{law.postgres.lane.j}}, j.claim_order, j.id LIMIT 1
 
 -- name: claim_next_of_all
 -- The first range between two, whatever its route: in the first route, between both, in the last.
+-- Own to PostgreSQL: as above.
 SELECT * FROM (
     (SELECT {{law.postgres.route.j}} AS route, {{law.postgres.lane.j}} AS lane,
         j.claim_order AS head, j.id AS head_id
@@ -157,6 +151,7 @@ SELECT * FROM (
 -- name: claim_served
 -- Whether a worker may take jobs of a lane. $13: its capabilities; $14: whether it serves the default
 -- tenant only. Checked for known ranges too: they were learned from claims of other workers.
+-- Own to PostgreSQL: as above.
 (lane & -8 = 0 OR EXISTS (
     SELECT 1 FROM needs AS n WHERE n.id = lane & -8 AND n.body::jsonb <@ $13::jsonb OFFSET 0))
     AND NOT ($14::boolean AND lane & 4 <> 0)
@@ -165,6 +160,7 @@ SELECT * FROM (
 -- The ranges that have a due job; a paused queue's have none. Two kinds: those found in the index by
 -- jumping from lane to lane, of the queues $4 between ($5, $6) and ($7, $8), each a route and lane;
 -- and those that the caller knows, entered at a cursor: queue $9, route $10, lane $11, cursor $12.
+-- Own to PostgreSQL: as above.
 found AS (
     SELECT w.queue, w.last_route, w.last_lane, f.*
     FROM unnest($4::text[], $5::text[], $6::bigint[], $7::text[], $8::bigint[])
@@ -194,13 +190,14 @@ due AS MATERIALIZED (
 )
 
 -- name: claim_firsts
--- Which ranges have a due job: asked when a claim came back empty, because others held its heads.
+-- Which ranges have a due job: asked when a claim found nothing, because others held its heads.
+-- Own to PostgreSQL: as above.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT holdfast_now() AS now),
 :due
 SELECT queue, route, lane FROM due ORDER BY number
 
 -- name: claim_ranges
--- What to claim, from ranges. Where several have due jobs, a merge read without locks says how many
+-- What to claim, from ranges. Where several have due jobs, a merge read without locks shows how many
 -- rows of each to lock: PostgreSQL cannot merge locking scans lazily, and would lock every due row.
 -- Nor does it merge the others lazily; so first it is found out where the merge ends at the latest:
 -- there are $2 heads before, or of fewer ranges a sample, a few rows of each, has as many.
@@ -238,7 +235,7 @@ picked AS MATERIALIZED (
 
 -- name: claim
 -- The one place where SQL restates an edge of the law: queued, retrying, stalled -> claimed.
--- $1 request, $2 limit, $3 owner, the rest says what to pick. A picked row is locked, so it is where
+-- $1 request, $2 limit, $3 owner, the rest is what to pick. A picked row is locked, so it is where
 -- it was found; one that had just moved there is not seen, and is left for the next claim.
 WITH RECURSIVE clock AS MATERIALIZED (
     SELECT holdfast_now() AS now, value::integer AS epoch FROM meta WHERE key = 'epoch'
@@ -295,14 +292,15 @@ CASE WHEN :job.pending_signals IS NOT NULL THEN json_build_array(:job.pending_si
     FROM signals AS s WHERE s.id = :job.id))::text END
 
 -- name: claimed_signals
--- The pending signals of jobs that were just claimed: the claim itself locks, and cannot read them.
--- differs from sqlite, where it can.
+-- The pending signals of jobs that were just claimed.
+-- Own to PostgreSQL: a statement that locks cannot read them: after a wait for a lock the
+-- number would be newer than the names.
 SELECT j.id, {{columns.pending.j}} FROM jobs AS j WHERE id = ANY ($1::uuid[])
 
 -- name: commit
 -- A batch of compare-and-set writes. d: a row per job, with what it shares with no other. All else
--- is its shape k, which most jobs of a batch have in common: $10 to $17 tell what the row of a job
--- of that shape gets, $18 and on what its events say, those of shape k from number $17[k] + 1 on.
+-- is its shape k, which most jobs of a batch have in common: $10 to $17 hold what the row of a job
+-- of that shape gets, $18 and on what its events hold, those of shape k from number $17[k] + 1 on.
 -- Spans count from the start that the write contains (`started`, 0 or less), else from now. NULL
 -- keeps a column: a matching rev proves that the row is the one decided on. `rest` holds what most
 -- changes leave alone. Flags: 1, an owner's write, which needs a live lease of the present epoch by
@@ -386,6 +384,7 @@ FROM clock
 
 -- name: commit_rest
 -- The columns that most commits leave alone; NULL keeps them.
+-- Own to PostgreSQL: a part of the statement that most batches do not need.
 ,
     run_at = CASE WHEN d.rest IS NULL THEN j.run_at
         WHEN d.state = {{state.waiting}} AND j.state <> {{state.waiting}}
@@ -410,6 +409,7 @@ FROM clock
 
 -- name: commit_terms
 -- Corrected terms; a column of its own, so that its trigger is only looked at where it is set.
+-- Own to PostgreSQL: as above.
 ,
     policy = coalesce((d.rest->>'policy')::bigint, j.policy)
 
@@ -428,6 +428,7 @@ b AS (
 -- name: commit_marks
 -- Families that have to be looked at after accepted changes: for certain, or if the job has
 -- children at all. $38 to $40: the changed job, the marked one, whether it is certain.
+-- Own to PostgreSQL: as above.
 m AS (
     INSERT INTO marks (id)
     SELECT d.marked
@@ -441,6 +442,7 @@ m AS (
 -- Signals that became pending by accepted changes, and without a name those that were consumed: a
 -- row of its own each, so that one more costs the same however many there are. $41 to $43: the job,
 -- the revision of the event that brought it, its name. That event is the truth, whatever was there.
+-- Own to PostgreSQL: as above.
 s AS (
     INSERT INTO signals (id, rev, name)
     SELECT d.id, d.rev, d.name
@@ -467,37 +469,20 @@ FROM unnest($1::uuid[], $2::int[]) AS d(id, rev)
 CROSS JOIN LATERAL (
     SELECT {{columns.events}} FROM events WHERE id = d.id AND rev = d.rev
     UNION ALL
-    SELECT id, rev, type, state, state, at, attempt, 0, lease_expires_at, NULL, NULL,
-        1::smallint, actor, request_id, reason, NULL, NULL, NULL, NULL, seal
-    FROM beats WHERE id = d.id AND rev = d.rev) AS e
-
--- name: get
--- Job rows by id.
-SELECT {{columns.jobs.j}} FROM jobs AS j WHERE id = ANY ($1::uuid[])
-
--- name: get_unread
--- The same, with the number of pending signals instead of their names.
-SELECT {{columns.row.j}} FROM jobs AS j WHERE id = ANY ($1::uuid[])
+    SELECT {{columns.beats}} FROM beats WHERE id = d.id AND rev = d.rev) AS e
 
 -- name: lock_job
--- Lock a job: the next writer waits. It is read by get, once nobody can change it. SQLite has no
--- twin: its one writer reads by get.
+-- Lock a job: the next writer waits. It is read by get, once nobody can change it.
+-- Own to PostgreSQL: the one writer of SQLite needs no lock.
 SELECT 1 FROM jobs WHERE id = $1::uuid FOR UPDATE
 
 -- name: lock_unlocked
 -- Lock those of these jobs that nobody has locked, without waiting; returns the others.
+-- Own to PostgreSQL: as above.
 WITH mine AS MATERIALIZED (
     SELECT id FROM jobs WHERE id = ANY ($1::uuid[]) FOR NO KEY UPDATE SKIP LOCKED
 )
 SELECT id FROM jobs WHERE id = ANY ($1::uuid[]) AND id NOT IN (SELECT id FROM mine)
-
--- name: policies
--- Policies by key.
-SELECT id, body FROM policies WHERE id = ANY ($1::bigint[])
-
--- name: needs
--- Sets of needs by key.
-SELECT id, body FROM needs WHERE id = ANY ($1::bigint[])
 
 -- name: add_policies
 -- Remember policies: content-addressed, so the first writer's row is everyone's.
@@ -512,13 +497,6 @@ SELECT d.id, d.body, holdfast_now() FROM unnest($1::bigint[], $2::text[]) AS d(i
 ON CONFLICT (id) DO UPDATE SET used_at = excluded.used_at
 WHERE n.used_at < excluded.used_at - 600000000
 
--- name: forget_needs
--- Forget sets of needs that no job has, and that nobody named within the last hour.
-DELETE FROM needs AS n
-WHERE n.id <> 0 AND n.used_at < holdfast_now() - 3600000000
-    AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.needs = n.id AND j.needs <> 0 OFFSET 0)
-RETURNING 1
-
 -- name: tenant_names
 -- The queues and the sets of needs that a tenant's jobs have, and what was set of the limits.
 SELECT 'queue', queue FROM (SELECT DISTINCT queue FROM counts WHERE tenant = $1) AS q
@@ -527,14 +505,6 @@ SELECT 'needs', n.id::text FROM needs AS n WHERE EXISTS (
     SELECT 1 FROM jobs AS j WHERE j.needs = n.id AND j.needs <> 0 AND j.tenant = $1 OFFSET 0)
 UNION ALL
 SELECT key, value FROM meta WHERE key = ANY ($2::text[])
-
--- name: limits
--- What was set of the limits of tenants.
-SELECT key, value FROM meta WHERE key = ANY ($1::text[])
-
--- name: set_meta
--- Set something of the whole ledger.
-INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value
 
 -- name: claim_of
 -- What a claim request took, with how it stands now.
@@ -552,72 +522,25 @@ CROSS JOIN LATERAL (
     SELECT data, body, correlation_id FROM events WHERE id = k.id AND rev = 1 OFFSET 0) AS r
 WHERE c.request_id = $1
 
--- name: fitting
+-- name: lock_due
 -- Candidates for a worker with bounded resources: locked, of each range a bounded look-ahead.
+-- Own to PostgreSQL: as above.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT holdfast_now() AS now),
 :due
 SELECT locked.* FROM due AS r
 CROSS JOIN LATERAL (
-    SELECT j.claim_order, j.id, j.cpus, j.memory_mb :range
+    SELECT j.claim_order, j.id, j.cpus, j.memory_mb, (SELECT now FROM clock) - j.run_at :range
     LIMIT $12 FOR UPDATE SKIP LOCKED) AS locked
 
 -- name: lock_some
 -- Due jobs of any ranges, locked, $12 at most: what is locked and not claimed is kept from others.
 -- The loop over ranges ends with the last one that is wanted.
+-- Own to PostgreSQL: as above.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT holdfast_now() AS now),
 :due
 SELECT locked.id FROM due AS r
 CROSS JOIN LATERAL (SELECT j.id :range LIMIT $12 FOR UPDATE SKIP LOCKED) AS locked
 LIMIT $12
-
--- name: look_up
--- Who holds a key.
-SELECT id FROM keys WHERE tenant = $1 AND kind = $2 AND key = $3
-
--- name: look_up_id
--- A job by the text of its internal id, which is its job_id unless one was given.
--- Also one that was purged: its id is never given again.
-SELECT j.id, (SELECT digest FROM events AS e WHERE e.id = j.id AND e.rev = 1), false
-FROM jobs AS j WHERE j.id = $1 AND j.tenant = $2
-UNION ALL SELECT id, NULL, true FROM purged WHERE id = $1 AND tenant = $2
-
--- name: events
--- One job's events after a revision, heartbeats among them.
-SELECT {{columns.events}} FROM events WHERE id = $1 AND rev > $2 AND rev <= $4
-UNION ALL
-SELECT id, rev, type, state, state, at, attempt, 0, lease_expires_at, NULL, NULL, 1::smallint,
-    actor, request_id, reason, NULL, NULL, NULL, NULL, seal
-FROM beats WHERE id = $1 AND rev > $2 AND rev <= $4
-ORDER BY rev LIMIT $3
-
--- name: bytes_reached
--- The revision at which the bodies of one job's events reach a number of bytes; lengths alone.
-SELECT min(rev) FROM (
-    SELECT rev, sum(size) OVER (ORDER BY rev) AS total
-    FROM (SELECT rev, octet_length(body) AS size FROM events
-        WHERE id = $1 AND rev > $2 ORDER BY rev LIMIT $3) AS sizes) AS totals
-WHERE total >= $4
-
--- name: request_event
--- The first event of one job that a submit or a request from outside led to, by its request_id.
-SELECT {{columns.events}} FROM events
-WHERE id = $1 AND request_id = $2 AND {{law.postgres.requested}}
-UNION ALL
-SELECT {{columns.events}} FROM events WHERE id = $1 AND rev = 1 AND request_id = $2
-ORDER BY rev LIMIT 1
-
--- name: latest_events
--- One job's newest events of some types; of progress only what carries facts.
-SELECT {{columns.events}} FROM events
-WHERE id = $1 AND type = ANY ($2::smallint[])
-    AND (type <> {{event.job_progressed}} OR data IS NOT NULL)
-ORDER BY rev DESC LIMIT $3
-
--- name: last_progress
--- The newest report of how far one job is; what only says that it cannot be killed is none.
-SELECT {{columns.events}} FROM events
-WHERE id = $1 AND type = {{event.job_progressed}} AND digest IS NOT NULL
-ORDER BY rev DESC LIMIT 1
 
 -- name: step_events
 -- What one job recorded of some steps, each by its name and its use.
@@ -627,12 +550,6 @@ WHERE id = $1
     AND (data::jsonb ->> 'step', (data::jsonb ->> 'step_use')::integer)
         IN (SELECT * FROM unnest($2::text[], $3::integer[]))
 ORDER BY rev DESC
-
--- name: events_by_type
--- B19: (type, ts). Rare types by their index, the four common ones by the block range of time;
--- planned for each type anew, because a plan for any type could not use an index of the rare ones.
-SELECT {{columns.events}} FROM events
-WHERE type = $1 AND at >= $2 AND at < $3 ORDER BY at, id, rev LIMIT $4
 
 -- name: events_by_correlation
 -- B19: (correlation_id), through the first event that carries it.
@@ -649,7 +566,8 @@ ORDER BY xid, id, rev LIMIT $5
 
 -- name: tail_bounds
 -- Up to where the tail may read, where the next transaction will be, and who holds it back. Where
--- earlier lineages ended, and whether the database has moved since the last began: see lineage.py.
+-- earlier lineages ended, and whether the database has moved since the last started: lineage.py.
+-- Own to PostgreSQL: transactions are under way beside each other, and belong to a cluster.
 SELECT base + txid_snapshot_xmin(txid_current_snapshot()) AS oldest,
     base + txid_snapshot_xmax(txid_current_snapshot()) AS newest,
     (SELECT pid FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
@@ -659,13 +577,10 @@ FROM (
     SELECT value::bigint[] AS ends, cardinality(value::bigint[]) * {{law.lineage}} AS base
     FROM meta WHERE key = 'tail_ends') AS lineage
 
--- name: begin_lineage
--- Let positions in the tail go on above all before; $1: only if the database has moved.
+-- name: start_lineage
+-- Let positions in the tail continue above all earlier ones; $1: only if the database has moved.
+-- Own to PostgreSQL: positions in the tail belong to a cluster.
 SELECT holdfast_begin_lineage($1)
-
--- name: due_wakes
--- Jobs whose deadline, time to start or wait has run out.
-SELECT {{columns.jobs}} FROM jobs WHERE wake_at <= $1 ORDER BY wake_at LIMIT $2
 
 -- name: due_claims
 -- Claims of which a lease may have passed, or which were made before a restore.
@@ -677,47 +592,12 @@ SELECT request_id, ids, at FROM (
      WHERE epoch < $2 AND held ORDER BY epoch LIMIT $3)) AS c
 ORDER BY expires_at LIMIT $3
 
--- name: due_leases
--- Of those, the jobs still held: what has passed, and when the rest will.
-SELECT {{columns.jobs}} FROM jobs
-WHERE id = ANY ($1::uuid[]) AND owner IS NOT NULL AND quarantined_at IS NULL
-
 -- name: push_claims
 -- Look at these claims again when their next lease may have passed. One of which nothing is held
 -- is closed: an owner that has died never does so.
 UPDATE claims AS c SET expires_at = d.expires_at, held = c.held AND d.held
 FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS d(request_id, expires_at, held)
 WHERE c.request_id = ANY (ARRAY[d.request_id])
-
--- name: drop_claims
--- Forget claims of which nothing is held any more.
-DELETE FROM claims WHERE request_id = ANY ($1::text[])
-
--- name: quarantine
--- Set jobs aside; one that is keeps its first reason.
-UPDATE jobs SET quarantined_at = holdfast_now(), quarantine = d.reason
-FROM unnest($1::uuid[], $2::text[]) AS d(id, reason)
-WHERE jobs.id = ANY (ARRAY[d.id]) AND quarantined_at IS NULL
-RETURNING jobs.id
-
--- name: quarantined
--- Jobs that are set aside, by id.
-SELECT id, quarantined_at, quarantine FROM jobs
-WHERE quarantined_at IS NOT NULL AND id > $1 ORDER BY id LIMIT $2
-
--- name: count_quarantined
--- How many there are.
-SELECT count(*) FROM jobs WHERE quarantined_at IS NOT NULL
-
--- name: release_quarantined
--- Let jobs be claimed and swept again.
-UPDATE jobs SET quarantined_at = NULL, quarantine = NULL
-WHERE id = ANY ($1::uuid[]) AND quarantined_at IS NOT NULL
-RETURNING id, queue, owner IS NOT NULL
-
--- name: marked
--- Families to look at, the oldest mark first.
-SELECT number, id FROM marks ORDER BY number LIMIT $1
 
 -- name: unmark
 -- Remove marks that were seen; one that another is just removing is left to it.
@@ -769,6 +649,25 @@ over AS (
 )
 SELECT {{columns.row}} FROM found
 
+-- name: held
+-- Jobs under a hold, by id. OFFSET 0: each is looked up by its id, and the page may end early. A
+-- row is compared, for the index on ids alone has the order, too, and would read other holds.
+SELECT {{columns.jobs.j}} FROM holds AS h
+CROSS JOIN LATERAL (
+    SELECT * FROM jobs WHERE id = h.id AND quarantined_at IS NULL OFFSET 0) AS j
+WHERE h.hold = $1 AND (h.hold, h.id) > ($1, $2) ORDER BY h.id LIMIT $3
+
+-- name: owned_on
+-- What the workers of a range of names hold, but for one of them. Its claims are not closed here:
+-- they are other workers', who may just be claiming.
+SELECT {{columns.jobs.j}} FROM jobs AS j
+WHERE j.id = ANY (ARRAY(
+        SELECT k.id FROM claims AS c CROSS JOIN LATERAL unnest(c.ids) AS k(id)
+        WHERE c.held AND c.owner ~>=~ $1 AND c.owner ~<~ $2 AND c.owner <> $3))
+    AND j.owner ~>=~ $1 AND j.owner ~<~ $2 AND j.owner <> $3 AND j.quarantined_at IS NULL
+    AND ($4::integer >> j.kind) & 1 = 1
+ORDER BY j.id LIMIT $5
+
 -- name: add_claims
 -- An adopted or rebuilt job gets a claim of its own, for those who look for what is held. One
 -- that is rebuilt again at the same revision has it already, and it may have been closed meanwhile.
@@ -784,7 +683,9 @@ SELECT tenant, queue, state, sum(delta) FROM counts
 WHERE $1::text IS NULL OR tenant = $1 GROUP BY 1, 2, 3 HAVING sum(delta) <> 0 ORDER BY 1, 2, 3
 
 -- name: fold_counts
--- Fold deltas; a second sweep takes other rows, or none. Tells how many there were, and are.
+-- Fold deltas; a second sweep takes other rows, or none. Returns how many there were, and are.
+-- Own to PostgreSQL: summaries are kept as deltas, because a row for each state would be
+-- written by all.
 WITH gone AS (
     DELETE FROM counts WHERE ctid = ANY (
         ARRAY(SELECT ctid FROM counts LIMIT 10000 FOR UPDATE SKIP LOCKED))
@@ -797,84 +698,20 @@ folded AS (
 )
 SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM folded)
 
--- name: pause
--- Pause a queue; one that is paused keeps who did it first.
-INSERT INTO queues (name, paused_at, paused_by, reason) VALUES ($1, holdfast_now(), $2, $3)
-ON CONFLICT (name) DO UPDATE
-SET paused_at = excluded.paused_at, paused_by = excluded.paused_by, reason = excluded.reason
-WHERE queues.paused_at IS NULL
-RETURNING name
-
--- name: resume
--- Resume a queue.
-UPDATE queues SET paused_at = NULL, paused_by = NULL, reason = NULL
-WHERE name = $1 AND paused_at IS NOT NULL
-RETURNING name
-
--- name: queue_event
--- An entry of the queues' ledger; a repeated request_id adds none.
-INSERT INTO queue_events (queue, type, at, actor, reason, request_id)
-VALUES ($1, $2, holdfast_now(), $3, $4, $5) ON CONFLICT DO NOTHING RETURNING position
-
--- name: queue_request
--- What a request_id stood for.
-SELECT queue, type, actor FROM queue_events WHERE request_id = $1
-
--- name: queues
--- Queues that were ever paused.
-SELECT name, paused_at, paused_by, reason FROM queues ORDER BY name
-
--- name: queue_events
--- The queues' ledger.
-SELECT queue, type, at, actor, reason, request_id FROM queue_events
-WHERE $1::text IS NULL OR queue = $1 ORDER BY position
-
--- name: announce
--- A worker lives; one that had ended begins anew. Some of those not seen for long are forgotten:
--- two that do so at once take different ones, and nobody takes its own.
-WITH clock AS MATERIALIZED (SELECT holdfast_now() AS now),
-gone AS (
-    DELETE FROM workers WHERE name = ANY (ARRAY(
-        SELECT name FROM workers WHERE seen_at < (SELECT now FROM clock) - $8::bigint AND name <> $1
-        ORDER BY seen_at LIMIT $9 FOR UPDATE SKIP LOCKED))
-)
-INSERT INTO workers AS w (name, started_at, seen_at, stopped_at, pid, concurrency, host, queues,
-    capabilities, tasks)
-SELECT $1::text, now, now, NULL, $2::bigint, $3::integer, $4::text, $5::text, $6::text, $7::text
-FROM clock
-ON CONFLICT (name) DO UPDATE SET
-    started_at = CASE WHEN w.stopped_at IS NULL THEN w.started_at ELSE excluded.started_at END,
-    seen_at = excluded.seen_at, stopped_at = NULL, pid = excluded.pid,
-    concurrency = excluded.concurrency, host = excluded.host, queues = excluded.queues,
-    capabilities = excluded.capabilities, tasks = excluded.tasks
-
--- name: seen
--- A worker still lives.
-UPDATE workers SET seen_at = holdfast_now() WHERE name = $1 AND stopped_at IS NULL
-
--- name: retire
--- A worker ended in order.
-WITH clock AS MATERIALIZED (SELECT holdfast_now() AS now)
-UPDATE workers SET seen_at = now, stopped_at = now FROM clock
-WHERE name = $1 AND stopped_at IS NULL
-
--- name: workers
--- Workers, the most recently seen first.
-SELECT name, started_at, seen_at, stopped_at, pid, concurrency, host, queues, capabilities, tasks
-FROM workers WHERE seen_at >= $1 ORDER BY seen_at DESC, name LIMIT $2
-
--- name: worker
--- One worker.
-SELECT name, started_at, seen_at, stopped_at, pid, concurrency, host, queues, capabilities, tasks
-FROM workers WHERE name = $1
+-- name: forget_workers
+-- Forget some workers that were not seen for long: two that do so at once take different ones, and
+-- nobody takes its own.
+DELETE FROM workers WHERE name = ANY (ARRAY(
+    SELECT name FROM workers WHERE name <> $1 AND seen_at < holdfast_now() - $2::bigint
+    ORDER BY seen_at LIMIT $3 FOR UPDATE SKIP LOCKED))
 
 -- name: publish_terms
--- Terms of tasks, in the order of their names so that two publishers never wait in a circle; the
--- last publisher's hold.
+-- Keep terms of tasks, in the order of their names so that two publishers never wait in a circle;
+-- the last publisher's hold.
 WITH clock AS MATERIALIZED (SELECT holdfast_now() AS now)
 INSERT INTO task_terms (tenant, task, published_at, body)
-SELECT $1::text, d.task, now, d.body
-FROM clock, unnest($2::text[], $3::text[]) AS d(task, body) ORDER BY d.task COLLATE "C"
+SELECT $3::text, d.task, now, d.body
+FROM clock, unnest($1::text[], $2::text[]) AS d(task, body) ORDER BY d.task COLLATE "C"
 ON CONFLICT (tenant, task) DO UPDATE SET published_at = excluded.published_at, body = excluded.body
 
 -- name: forget_terms
@@ -882,63 +719,6 @@ ON CONFLICT (tenant, task) DO UPDATE SET published_at = excluded.published_at, b
 DELETE FROM task_terms WHERE tenant = $1 AND task = ANY (ARRAY(
     SELECT task FROM task_terms WHERE tenant = $1
     ORDER BY published_at DESC OFFSET $2 FOR UPDATE SKIP LOCKED))
-
--- name: task_terms
--- Terms of tasks: a tenant's own, and those for all.
-SELECT tenant, task, body FROM task_terms
-WHERE tenant = ANY (ARRAY[$1::text, '']) AND task = ANY ($2::text[])
-
--- name: add_webhook
--- A webhook begins, by the store's clock. One that is there already stays as it is.
-INSERT INTO webhooks (id, tenant, url, secret, states, queue, task, created_by, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, holdfast_now())
-ON CONFLICT (id, tenant) DO NOTHING RETURNING id
-
--- name: remove_webhook
--- A webhook ends; the first who says so is remembered, the secret is not.
-UPDATE webhooks SET removed_at = holdfast_now(), removed_by = $3, secret = NULL
-WHERE id = $1 AND tenant = $2 AND removed_at IS NULL RETURNING id
-
--- name: look_up_webhooks
--- Webhooks by id: a tenant's, or each tenant's.
-SELECT id, tenant, url, secret, states, queue, task, created_at, created_by, removed_at,
-    removed_by
-FROM webhooks WHERE id = $1 AND ($2::text IS NULL OR tenant = $2) ORDER BY tenant
-
--- name: webhooks
--- A page of webhooks that live, newest first: ids are in the order of time.
-SELECT id, tenant, url, secret, states, queue, task, created_at, created_by, removed_at,
-    removed_by
-FROM webhooks
-WHERE removed_at IS NULL AND (id, tenant) < ($1, $2) AND ($3::text IS NULL OR tenant = $3)
-ORDER BY id DESC, tenant DESC LIMIT $4
-
--- name: cursor
--- How far somebody has come.
-SELECT cursor FROM cursors WHERE name = $1
-
--- name: begin_cursor
--- Somebody begins to follow.
-INSERT INTO cursors (name, cursor) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING RETURNING name
-
--- name: move_cursor
--- Somebody goes on, from where it was.
-UPDATE cursors SET cursor = $3 WHERE name = $1 AND cursor = $2 RETURNING name
-
--- name: aged_bound
--- Where a look for aged jobs ends: so many after an id.
-SELECT id FROM jobs WHERE id > $1 ORDER BY id LIMIT 1 OFFSET $2::bigint - 1
-
--- name: aged
--- Jobs between two ids that ended long ago, are not cleaned, and to which no live job is linked, nor
--- one that undoes it and may be redriven: that asks for the whole story.
-SELECT {{columns.jobs.j}} FROM jobs AS j
-WHERE j.id > $1 AND j.id <= $2 AND j.finished_at <= $3 AND j.retention <> {{retention.cleaned}}
-    AND j.quarantined_at IS NULL
-    AND NOT EXISTS (
-        SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id AND (c.finished_at IS NULL
-            OR c.link_kind = {{link.compensation}} AND c.letter = {{letter.open}}) OFFSET 0)
-ORDER BY j.id
 
 -- name: continued
 -- Those of some jobs whose records another may still read: a retry, redrive or compensation, at any
@@ -955,66 +735,22 @@ WHERE EXISTS (
             WHERE parent_id = line.id AND link_kind <> {{link.child}} OFFSET 0) AS c)
     SELECT 1 FROM line WHERE finished_at IS NULL OR letter = {{letter.open}})
 
--- name: purgeable
--- Jobs between two ids that ended long ago, each with whether another job is linked to it.
-SELECT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id), {{columns.jobs.j}}
-FROM jobs AS j
-WHERE j.id > $1 AND j.id <= $2 AND j.finished_at <= $3 AND j.quarantined_at IS NULL
-ORDER BY j.id
-
--- name: purge_job
--- Remove the rows of cleaned jobs to which none is linked.
-DELETE FROM jobs AS j
-WHERE j.id = ANY ($1::uuid[]) AND j.retention = {{retention.cleaned}} AND j.quarantined_at IS NULL
-    AND NOT EXISTS (SELECT 1 FROM jobs AS c WHERE c.parent_id = j.id OFFSET 0)
-RETURNING j.id, j.tenant, j.queue, j.state
-
 -- name: purge_events
 -- Then their events,
 WITH gone AS (DELETE FROM events WHERE id = ANY ($1::uuid[]) RETURNING 1)
 SELECT count(*) FROM gone
 
--- name: purge_beats
--- heartbeats,
-DELETE FROM beats WHERE id = ANY ($1::uuid[])
-
--- name: purge_logs
--- logs,
-DELETE FROM logs WHERE id = ANY ($1::uuid[])
-
--- name: purge_signals
--- pending signals,
-DELETE FROM signals WHERE id = ANY ($1::uuid[])
-
--- name: purge_keys
--- and keys, but for those that are never given again.
-DELETE FROM keys WHERE id = ANY ($1::uuid[]) AND kind NOT IN ({{key.job_id}}, {{key.request_id}})
-
 -- name: purge_counts
 -- The summaries no longer count them.
+-- Own to PostgreSQL: summaries are kept as deltas.
 INSERT INTO counts
 SELECT tenant, queue, state, -count(*)
 FROM unnest($1::text[], $2::text[], $3::smallint[]) AS d(tenant, queue, state) GROUP BY 1, 2, 3
 
--- name: purge_entry
--- The entry of a batch, and what is left of its jobs.
-WITH entry AS (
-    INSERT INTO purges (at, actor, reason, jobs, events)
-    VALUES (holdfast_now(), $1, $2, cardinality($4::uuid[]), $3) RETURNING number
-)
+-- name: purge_ids
+-- What is left of purged jobs, under their entry $3.
 INSERT INTO purged (id, tenant, purge)
-SELECT d.id, d.tenant, number FROM entry, unnest($4::uuid[], $5::text[]) AS d(id, tenant)
-
--- name: purged
--- Jobs that were purged, by id.
-SELECT p.id, p.tenant, e.at, e.actor FROM purged AS p
-CROSS JOIN LATERAL (SELECT at, actor FROM purges WHERE number = p.purge OFFSET 0) AS e
-WHERE p.id = ANY ($1::uuid[])
-
--- name: purges
--- Entries of purges, newest first.
-SELECT number, at, actor, reason, jobs, events FROM purges
-WHERE number < $1 ORDER BY number DESC LIMIT $2
+SELECT d.id, d.tenant, $3 FROM unnest($1::uuid[], $2::text[]) AS d(id, tenant)
 
 -- name: keep_logs
 -- Lines of jobs' logs, in their order.
@@ -1025,53 +761,10 @@ FROM unnest($1::uuid[], $2::integer[], $3::bigint[], $4::integer[], $5::text[])
 ORDER BY number
 
 -- name: trim_logs
--- Of each job's log the newest lines stay.
+-- Keep the newest lines of each job's log.
 DELETE FROM logs AS l USING unnest($1::uuid[]) AS given (id)
 WHERE l.id = given.id AND l.position <= (
     SELECT position FROM logs WHERE id = given.id ORDER BY position DESC OFFSET $2 LIMIT 1)
-
--- name: logs
--- One job's log after a position.
-SELECT position, attempt, at, level, message FROM logs
-WHERE id = $1 AND position > $2 ORDER BY position LIMIT $3
-
--- name: erase_logs
--- What retention no longer keeps of logs.
-DELETE FROM logs AS l USING jobs AS j
-WHERE j.id = ANY ($1::uuid[]) AND j.retention <> {{retention.live}} AND l.id = j.id
-
--- name: add_token
--- A token begins, by the store's clock. One that is there already stays as it is.
-WITH clock AS MATERIALIZED (SELECT holdfast_now() AS now)
-INSERT INTO tokens (id, name, digest, role, tenant, queues, created_at, created_by, expires_at)
-SELECT $1::text, $2::text, $3::bytea, $4::text, $5::text, $6::text, now, $7::text, now + $8::bigint
-FROM clock
-ON CONFLICT (id) DO NOTHING RETURNING id
-
--- name: revoke_token
--- A token ends; the first who says so is remembered.
-UPDATE tokens SET revoked_at = holdfast_now(), revoked_by = $2
-WHERE id = $1 AND revoked_at IS NULL RETURNING id
-
--- name: look_up_tokens
--- Tokens by id.
-SELECT id, name, digest, role, tenant, queues, created_at, created_by, expires_at, revoked_at,
-    revoked_by
-FROM tokens WHERE id = ANY ($1::text[])
-
--- name: tokens
--- A page of tokens, newest first: ids are in the order of time.
-SELECT id, name, digest, role, tenant, queues, created_at, created_by, expires_at, revoked_at,
-    revoked_by
-FROM tokens WHERE id < $1 AND ($2::text IS NULL OR tenant = $2) ORDER BY id DESC LIMIT $3
-
--- name: erase_bodies
--- Erase what retention no longer keeps; digests stay.
-UPDATE events AS e SET body = NULL
-FROM jobs AS j
-WHERE j.id = ANY ($1::uuid[]) AND j.retention <> {{retention.live}} AND e.id = ANY (ARRAY[j.id])
-    AND e.body IS NOT NULL
-RETURNING e.rev
 
 -- name: drop_beats
 -- Drop old heartbeats, but never the one that a present lease rests on.
@@ -1084,37 +777,8 @@ RETURNING rev
 
 -- name: bump_epoch
 -- Fence all claims made so far.
+-- Own to PostgreSQL: one statement, so that it waits for nobody.
 UPDATE meta SET value = (value::integer + 1)::text WHERE key = 'epoch' RETURNING value::integer
-
--- name: all_tokens
--- Every token, for verify.
-SELECT id, name, digest, role, tenant, queues, created_at, created_by, expires_at, revoked_at,
-    revoked_by
-FROM tokens ORDER BY id
-
--- name: all_webhooks
--- Every webhook, for verify, removed ones too.
-SELECT id, tenant, url, secret, states, queue, task, created_at, created_by, removed_at,
-    removed_by
-FROM webhooks ORDER BY id, tenant
-
--- name: all_cursors
--- How far everybody has come, for verify.
-SELECT name, cursor FROM cursors ORDER BY name
-
--- name: stray_marks
--- Marks of jobs that are not there, and were not purged.
-SELECT m.number, m.id FROM marks AS m
-WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = m.id OFFSET 0)
-    AND NOT EXISTS (SELECT 1 FROM purged WHERE id = m.id OFFSET 0)
-ORDER BY m.number LIMIT 1000
-
--- name: stray_signals
--- Jobs that have pending signals and count none, or are not there.
-SELECT DISTINCT s.id FROM signals AS s
-WHERE NOT EXISTS (
-    SELECT 1 FROM jobs AS j WHERE j.id = s.id AND j.pending_signals IS NOT NULL OFFSET 0)
-LIMIT 1000
 
 -- name: ledger_end
 -- The highest id there is after $1, of whatever is left of it.
@@ -1133,41 +797,12 @@ SELECT least($4::uuid,
     (SELECT id FROM beats WHERE id > $1 ORDER BY id, rev OFFSET $3 - 1 LIMIT 1),
     (SELECT id FROM keys WHERE id > $1 ORDER BY id OFFSET $3 - 1 LIMIT 1))
 
--- name: ledger_jobs
--- Job rows between two ids.
-SELECT {{columns.jobs}} FROM jobs WHERE id > $1 AND id <= $2 ORDER BY id
-
--- name: ledger_events
--- All events between two ids, heartbeats among them.
-SELECT {{columns.events}} FROM events WHERE id > $1 AND id <= $2
-UNION ALL
-SELECT id, rev, type, state, state, at, attempt, 0, lease_expires_at, NULL, NULL, 1::smallint,
-    actor, request_id, reason, NULL, NULL, NULL, NULL, seal
-FROM beats WHERE id > $1 AND id <= $2
-ORDER BY id, rev
-
--- name: ledger_keys
--- Keys of the jobs between two ids.
-SELECT id, tenant, kind, key, digest FROM keys WHERE id > $1 AND id <= $2
-
 -- name: ledger_unclaimed
 -- Jobs between two ids that are held though no claim of their owner names them.
 SELECT id FROM jobs AS j WHERE id > $1 AND id <= $2 AND owner IS NOT NULL AND NOT EXISTS (
     -- OFFSET 0: looked up by owner for each job, never joined as a whole.
     SELECT 1 FROM claims AS c WHERE c.owner = j.owner AND c.held AND j.id = ANY (c.ids)
     OFFSET 0)
-
--- name: ledger_purged
--- Ids between two of which something is left although they were purged.
-SELECT p.id FROM (
-    SELECT id FROM keys WHERE id > $1 AND id <= $2
-    UNION SELECT id FROM jobs WHERE id > $1 AND id <= $2
-    UNION SELECT id FROM events WHERE id > $1 AND id <= $2) AS k
-CROSS JOIN LATERAL (SELECT id FROM purged WHERE id = k.id OFFSET 0) AS p
-
--- name: ledger_quarantined
--- Jobs between two ids that are set aside.
-SELECT id, quarantine FROM jobs WHERE id > $1 AND id <= $2 AND quarantined_at IS NOT NULL
 
 -- name: dictionary
 -- All policies and needs, with what of them stands in columns.
@@ -1180,11 +815,12 @@ SELECT greatest(reltuples::bigint, 0) FROM pg_class WHERE oid = 'jobs'::regclass
 
 -- name: size_exactly
 -- Counted, for a table that was never analysed.
+-- Own to PostgreSQL: `size` only estimates.
 SELECT count(*) FROM jobs
 
 -- name: find
 -- A page of jobs, newest first, narrowed by one of the blocks below: the index to read by. Tenant
--- and queue are ranges, and ordered by: whatever the planner thinks, only their index has both.
+-- and queue are ranges, and ordered by: whatever the planner expects, only their index has both.
 -- Looking for them among the newest of all may mean to read all.
 SELECT {{columns.jobs.j}} FROM jobs AS j
 WHERE :narrow
@@ -1204,51 +840,14 @@ WHERE :narrow
             AND born.data::jsonb -> 'labels' @> $15::jsonb))
 ORDER BY :order j.id DESC LIMIT $13
 
--- name: look_bound
--- Where a bounded look for jobs that fit ends: $1 is what it is narrowed by.
-SELECT j.id FROM jobs AS j
-WHERE :narrow AND j.id < $2 ORDER BY :order j.id DESC LIMIT 1 OFFSET $3
-
--- name: narrow_none
-true
-
 -- name: narrow_tenant
 j.tenant >= $1 AND j.tenant <= $1 AND j.tenant <> 'default'
 
 -- name: narrow_queue
 j.queue >= $3 AND j.queue <= $3 AND j.queue <> 'default'
 
--- name: narrow_parent_id
-j.parent_id = $5
-
--- name: narrow_workflow_id
-j.workflow_id = $6
-
 -- name: narrow_correlation_id
 j.id = ANY (ARRAY(SELECT id FROM events WHERE correlation_id = $7))
-
--- name: narrow_error_code
-j.error_code = $8
-
--- name: narrow_letter
-j.letter = $9
-
--- name: free_stray_keys
--- Free the keys of ids of which nothing else is left, while nobody writes: among the next $2 keys
--- from id $1 on. Tells where these end, NULL if there are no more, and how many were freed.
--- OFFSET 0: as a join, a table that was empty once would be read whole.
-WITH bound AS MATERIALIZED (
-    SELECT (SELECT id FROM keys WHERE id > $1 ORDER BY id OFFSET $2 - 1 LIMIT 1) AS id
-), freed AS (
-    DELETE FROM keys WHERE id >= $1
-    AND id <= (SELECT coalesce(id, 'ffffffff-ffff-ffff-ffff-ffffffffffff') FROM bound)
-    AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = keys.id OFFSET 0)
-    AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.id = keys.id OFFSET 0)
-    AND NOT EXISTS (SELECT 1 FROM beats AS b WHERE b.id = keys.id OFFSET 0)
-    AND NOT EXISTS (SELECT 1 FROM purged AS p WHERE p.id = keys.id OFFSET 0)
-    RETURNING 1
-)
-SELECT id, (SELECT count(*) FROM freed) FROM bound
 
 -- name: last_revs
 -- The revisions of jobs' last events or heartbeats.
@@ -1257,66 +856,48 @@ SELECT d.id, greatest(
     (SELECT rev FROM beats WHERE id = d.id ORDER BY rev DESC LIMIT 1))
 FROM unnest($1::uuid[]) AS d(id)
 
--- name: rebuild_begin
--- Set the triggers aside: a rebuilt row is not born and does not move.
+-- name: drop_guards
+-- Set the triggers on job rows aside: a rebuilt row is not born and does not move.
 ALTER TABLE jobs DISABLE TRIGGER USER
 
--- name: rebuild_forget
--- Drop the projection of these jobs; the events are the truth.
-DELETE FROM jobs WHERE id = ANY ($1::uuid[])
+-- name: restore_holds
+-- List jobs under their holds again.
+INSERT INTO holds (hold, id)
+SELECT hold, j.id FROM jobs AS j
+CROSS JOIN LATERAL jsonb_array_elements_text(j.held_by::jsonb) AS hold
+WHERE j.id = ANY ($1::uuid[])
+UNION SELECT '', j.id FROM jobs AS j
+WHERE j.id = ANY ($1::uuid[]) AND j.state = {{state.pending}}
 
--- name: remove_signals
--- Remove the pending signals of jobs that are about to be rebuilt.
-DELETE FROM signals WHERE id = ANY ($1::uuid[])
-
--- name: drop_stray_signals
--- Remove the pending signals of jobs of which nothing else is left, while nobody writes.
-DELETE FROM signals AS s
-WHERE NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.id = s.id OFFSET 0)
-    AND NOT EXISTS (SELECT 1 FROM events AS e WHERE e.id = s.id OFFSET 0)
-
--- name: rebuild_keys
--- Take these keys from whoever holds them: a rebuild knows whose they are.
+-- name: free_held_keys
+-- Take these keys from their holders: a rebuild knows whose they are.
+-- Own to PostgreSQL: a rebuild copies keys, having freed them.
 DELETE FROM keys WHERE ctid = ANY (ARRAY(
     SELECT k.ctid
     FROM unnest($1::text[], $2::smallint[], $3::text[]) AS n(tenant, kind, key)
     CROSS JOIN LATERAL (SELECT ctid FROM keys
         WHERE tenant = n.tenant AND kind = n.kind AND key = n.key OFFSET 0) AS k))
 
--- name: rebuild_end
+-- name: restore_guards
 -- From here on the law holds again.
+-- Own to PostgreSQL: triggers can be disabled.
 ALTER TABLE jobs ENABLE TRIGGER USER
 
 -- name: recount
--- Count the summaries anew, while nobody writes.
+-- Count the summaries again, while nobody writes.
 WITH gone AS (DELETE FROM counts)
 INSERT INTO counts SELECT tenant, queue, state, count(*) FROM jobs GROUP BY 1, 2, 3
 
 -- name: sealing_on
 -- Seal every new event: see holdfast_seal in the schema.
+-- Own to PostgreSQL: a trigger seals events.
 UPDATE meta SET value = 'on' WHERE key = 'sealing';
 ALTER TABLE events ENABLE TRIGGER events_seal;
 ALTER TABLE beats ENABLE TRIGGER beats_seal
 
 -- name: sealing_off
 -- New events are not sealed any more; sealed ones stay sealed.
+-- Own to PostgreSQL: as above.
 UPDATE meta SET value = 'off' WHERE key = 'sealing';
 ALTER TABLE events DISABLE TRIGGER events_seal;
 ALTER TABLE beats DISABLE TRIGGER beats_seal
-
--- name: sealing_log
--- When sealing was turned on and off, and the time now.
-SELECT holdfast_now(), (SELECT value FROM meta WHERE key = 'sealing_log')
-
--- name: keep_meta
--- Remember something of the whole ledger, unless it is there.
-INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO NOTHING
-
--- name: read_meta
--- Read it.
-SELECT value FROM meta WHERE key = $1
-
--- name: set_sealing_log
--- Keep it.
-INSERT INTO meta (key, value) VALUES ('sealing_log', $1)
-ON CONFLICT (key) DO UPDATE SET value = excluded.value

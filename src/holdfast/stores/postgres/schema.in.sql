@@ -43,7 +43,7 @@ CREATE TABLE clock_steps (
 CREATE FUNCTION holdfast_machine_now() RETURNS bigint LANGUAGE sql VOLATILE AS
 $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
--- The only clock that judges: the server's, which may be set, made to go on from the mark. The one
+-- The only clock that judges: the server's, which may be set; it continues from the mark. The one
 -- place where SQL restates ClockState.now. Tests replace it.
 CREATE FUNCTION holdfast_now() RETURNS bigint LANGUAGE plpgsql VOLATILE AS
 $$ DECLARE
@@ -63,7 +63,7 @@ BEGIN
         ELSE c.mark + 5000000 END;
 END $$;
 
--- A span (below the horizon) counts from the base, an instant stands for itself.
+-- A span (below the horizon) counts from the base; an instant is used as it is.
 CREATE FUNCTION holdfast_time(value bigint, base bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT CASE WHEN value < 500000000000000 THEN base + value ELSE value END $$;
@@ -139,7 +139,7 @@ CREATE TABLE jobs (
     error_code text,
     result_ptr text,
     -- A row that could not be read or moved: kept out of claims and sweeps until it is repaired. No
-    -- part of the projection: no event says so.
+    -- part of the projection: no event records it.
     quarantined_at bigint,
     quarantine text,
     claim_order bigint GENERATED ALWAYS AS ({{law.postgres.claim_order}}) STORED,
@@ -177,8 +177,8 @@ CREATE INDEX jobs_workflow ON jobs (workflow_id, id) WHERE workflow_id IS NOT NU
 CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
 CREATE INDEX jobs_quarantined ON jobs (id) WHERE quarantined_at IS NOT NULL;
 CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
--- For lists. Not of the tenant and the queue that most jobs are of: these are met by a look at the
--- newest, and whoever uses no others pays for neither index.
+-- For lists. The tenant and the queue of most jobs are left out: a look at the newest jobs meets
+-- them, and an installation that uses no others pays for neither index.
 CREATE INDEX jobs_tenant ON jobs (tenant, id) WHERE tenant <> 'default';
 CREATE INDEX jobs_queue ON jobs (queue, id) WHERE queue <> 'default';
 
@@ -189,7 +189,7 @@ CREATE TRIGGER jobs_birth AFTER INSERT ON jobs FOR EACH ROW
 CREATE TRIGGER jobs_move AFTER UPDATE OF {{law.moving}} ON jobs FOR EACH ROW
     WHEN ({{law.postgres.illegal_move}})
     EXECUTE FUNCTION holdfast_refuse('an illegal move');
--- A function compares, not WHEN: that would be read anew for every statement, and few rows are.
+-- A function compares, not WHEN: that would be read again for every statement, and few rows are.
 CREATE FUNCTION holdfast_keep_outcome() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN
     IF {{law.postgres.thawed}} THEN
@@ -212,6 +212,31 @@ CREATE TRIGGER jobs_fixed AFTER UPDATE OF {{law.fixed}} ON jobs FOR EACH ROW
 CREATE TRIGGER jobs_kept AFTER DELETE ON jobs FOR EACH ROW
     WHEN (OLD.retention <> {{retention.cleaned}})
     EXECUTE FUNCTION holdfast_refuse('the removal of a job that is not cleaned');
+
+-- Which jobs a hold keeps from being claimed, so that they are found to lift it. A job that is not
+-- admitted yet has the hold ''. An index on the state would cost every move of every job: changed
+-- columns of an index cannot be updated in place. Kept by triggers: holdfast_submit writes jobs, too.
+CREATE TABLE holds (
+    hold text NOT NULL,
+    id uuid NOT NULL,
+    PRIMARY KEY (hold, id)
+);
+CREATE INDEX holds_id ON holds (id);
+CREATE FUNCTION holdfast_keep_holds() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    DELETE FROM holds WHERE id = NEW.id;
+    INSERT INTO holds (hold, id)
+    SELECT hold, NEW.id FROM jsonb_array_elements_text(NEW.held_by::jsonb) AS hold
+    UNION SELECT '', NEW.id WHERE NEW.state = {{state.pending}};
+    RETURN NULL;
+END $$;
+CREATE TRIGGER jobs_held AFTER INSERT ON jobs FOR EACH ROW
+    WHEN (NEW.held_by IS NOT NULL OR NEW.state = {{state.pending}})
+    EXECUTE FUNCTION holdfast_keep_holds();
+CREATE TRIGGER jobs_unheld AFTER UPDATE OF state, held_by ON jobs FOR EACH ROW
+    WHEN (NEW.held_by IS DISTINCT FROM OLD.held_by
+        OR (NEW.state = {{state.pending}}) <> (OLD.state = {{state.pending}}))
+    EXECUTE FUNCTION holdfast_keep_holds();
 
 CREATE TABLE events (
     id uuid NOT NULL,
@@ -269,7 +294,7 @@ END $$;
 CREATE TRIGGER events_kept AFTER DELETE ON events FOR EACH ROW
     EXECUTE FUNCTION holdfast_keep_events();
 
--- Begin a new lineage of positions, above all that were given before (`events.xid`).
+-- Start a new lineage of positions, above all that were given before (`events.xid`).
 CREATE FUNCTION holdfast_begin_lineage(only_if_moved boolean) RETURNS void LANGUAGE plpgsql AS
 $$ DECLARE
     ends bigint[];
@@ -279,7 +304,7 @@ $$ DECLARE
     ended bigint;
     place record;
 BEGIN
-    -- Whoever writes events has its position from the column's default: all must have ended.
+    -- A writer of events gets its position from the column's default: all writers must have ended.
     LOCK TABLE events IN ACCESS EXCLUSIVE MODE;
     moved := holdfast_moved();
     IF only_if_moved AND NOT moved THEN RETURN; END IF;
@@ -287,7 +312,7 @@ BEGIN
     old_base := cardinality(ends) * {{law.lineage}};
     new_base := old_base + {{law.lineage}};
     IF moved THEN
-        -- What was written here before anybody noticed has a number of a transaction of this
+        -- What was written here before the move was noticed has a number of a transaction of this
         -- cluster, the one that made the row; what came with the move has not.
         ALTER TABLE events DISABLE TRIGGER events_fixed;
         UPDATE events SET xid = xid + {{law.lineage}}
@@ -336,7 +361,7 @@ CREATE TRIGGER beats_fixed AFTER UPDATE ON beats FOR EACH ROW
 -- The bytes are those of holdfast/lifecycle/seal.py: each column with its length, NULL as "-".
 CREATE FUNCTION holdfast_netstring(value text) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT coalesce(length(value) || ':' || value, '-') $$;
--- Not LANGUAGE sql: that would be planned anew for every event, which costs 50 times as much.
+-- Not LANGUAGE sql: that would be planned again for every event, which costs 50 times as much.
 CREATE FUNCTION holdfast_seal(previous bytea, e events) RETURNS bytea LANGUAGE plpgsql IMMUTABLE AS
 $$ BEGIN RETURN sha256(coalesce(previous, ''::bytea) || convert_to(
     holdfast_netstring(replace(e.id::text, '-', '')) || holdfast_netstring(e.rev::text)
@@ -384,7 +409,7 @@ CREATE TABLE signals (
 );
 
 -- One row per claim that took something: it finds leases that may have passed, settles a claim
--- whose reply was lost, and tells what an owner holds, without an index that every finish changes.
+-- whose reply was lost, and lists what an owner holds, without an index that every finish changes.
 CREATE TABLE claims (
     request_id text PRIMARY KEY,
     at bigint NOT NULL,
@@ -398,7 +423,8 @@ CREATE TABLE claims (
 -- Long but random: to try to compress them costs 4 % of a claim.
 ALTER TABLE claims ALTER ids SET STORAGE EXTERNAL;
 CREATE INDEX claims_expires ON claims (expires_at);
-CREATE INDEX claims_owner ON claims (owner) WHERE held;
+-- By bytes: the workers of one host are a range of names, in every locale.
+CREATE INDEX claims_owner ON claims (owner text_pattern_ops) WHERE held;
 CREATE INDEX claims_epoch ON claims (epoch);
 
 CREATE TABLE keys (
@@ -411,8 +437,8 @@ CREATE TABLE keys (
 );
 CREATE INDEX keys_id ON keys (id);
 
--- Old jobs that were removed whole: an entry for each batch, and of each job its id and tenant, so
--- that whoever asks for it is told, and a job_id or request_id that stood for it never makes another.
+-- Old jobs that were removed whole: an entry for each batch, and each job's id and tenant, so that
+-- a request for it gets an answer, and its job_id or request_id never makes another job.
 CREATE TABLE purges (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at bigint NOT NULL,
@@ -460,7 +486,7 @@ CREATE TABLE queue_events (
 );
 
 -- Who serves which queues, for people who ask why a job does not run; no claim or sweep reads it,
--- and it is no part of the ledger. Lists are JSON.
+-- and it does not belong to the ledger. Lists are JSON.
 CREATE TABLE workers (
     name text PRIMARY KEY,
     started_at bigint NOT NULL,
@@ -471,12 +497,17 @@ CREATE TABLE workers (
     host text NOT NULL,
     queues text NOT NULL,
     capabilities text NOT NULL,
-    tasks text NOT NULL
+    tasks text NOT NULL,
+    -- What its host has for commands, in all and now.
+    cpus integer,
+    memory_mb integer,
+    free_cpus integer,
+    free_memory_mb integer
 );
 CREATE INDEX workers_seen ON workers (seen_at);
 
--- The terms that workers publish of their tasks, for those who submit by name; no part of the ledger.
--- A tenant of '' stands for all. `body` is JSON.
+-- The terms that workers publish of their tasks, for those who submit by name; not in the ledger.
+-- A tenant of '' means all. `body` is JSON.
 CREATE TABLE task_terms (
     tenant text NOT NULL,
     task text NOT NULL,
@@ -485,7 +516,7 @@ CREATE TABLE task_terms (
     PRIMARY KEY (tenant, task)
 );
 
--- What handlers said by ctx.log, the newest lines of each job; no part of the ledger, and no worker
+-- What handlers wrote by ctx.log, the newest lines of each job; not part of the ledger, and no worker
 -- or sweep reads it. `at` is the clock of the worker.
 CREATE TABLE logs (
     position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -498,7 +529,7 @@ CREATE TABLE logs (
 CREATE INDEX logs_id ON logs (id, position);
 
 -- Who may ask a server for what. A secret is not kept, only its SHA-256; `queues` is a JSON list,
--- and null, like a tenant that is null, stands for all. A token is revoked, never removed: it is
+-- and null, like a tenant that is null, means all. A token is revoked, never removed: it is
 -- the name behind what it did. Ids are in the order of time, in every locale.
 CREATE TABLE tokens (
     id text COLLATE "C" PRIMARY KEY,
@@ -516,9 +547,9 @@ CREATE TABLE tokens (
     CONSTRAINT revoked_by_somebody CHECK ((revoked_at IS NULL) = (revoked_by IS NULL))
 );
 
--- Whom to tell of the ends of jobs. A secret must be kept as it is, for messages are signed with
+-- Where to report the ends of jobs. A secret must be kept as it is, for messages are signed with
 -- it; it is forgotten when the webhook is removed. `states` is a JSON list of codes; null, as of
--- the queue and the task, stands for all. Ids are in the order of time, and a tenant's own.
+-- the queue and the task, means all. Ids are in the order of time, and a tenant's own.
 CREATE TABLE webhooks (
     id text COLLATE "C" NOT NULL,
     tenant text COLLATE "C" NOT NULL,
@@ -536,6 +567,69 @@ CREATE TABLE webhooks (
     CONSTRAINT secret_while_it_lives CHECK ((removed_at IS NULL) = (secret IS NOT NULL))
 );
 CREATE INDEX webhooks_live ON webhooks (id, tenant) WHERE removed_at IS NULL;
+
+-- What was sent to become the files of jobs: its state, its size, and when it goes. The bytes are in
+-- the place of blobs. `bytes` are written, `reserved` are promised to the one writer that there may
+-- be at a time, and whatever moves `rev` was seen by nobody who compares with an older one. Ids are
+-- in the order of time, in every locale.
+CREATE TABLE uploads (
+    id text COLLATE "C" PRIMARY KEY,
+    tenant text COLLATE "C" NOT NULL,
+    state text NOT NULL,
+    rev integer NOT NULL DEFAULT 1,
+    bytes bigint NOT NULL DEFAULT 0,
+    reserved bigint NOT NULL DEFAULT 0,
+    files integer,
+    digest text,
+    request_id text,
+    writer text,
+    created_at bigint NOT NULL,
+    created_by text NOT NULL,
+    written_at bigint,
+    finalized_at bigint,
+    moved_at bigint NOT NULL,
+    moved_by text NOT NULL,
+    expires_at bigint NOT NULL,
+    removed_at bigint,
+    CONSTRAINT state_is_known CHECK (
+        state IN ('uploading', 'finalized', 'consumed', 'expired', 'deleted')),
+    CONSTRAINT bytes_are_counted CHECK (bytes >= 0 AND reserved >= 0),
+    CONSTRAINT written_while_uploading CHECK (
+        state = 'uploading' OR writer IS NULL AND reserved = 0),
+    CONSTRAINT finalized_with_digest CHECK ((finalized_at IS NULL) = (digest IS NULL)),
+    CONSTRAINT finalized_before_use CHECK (
+        state NOT IN ('finalized', 'consumed') OR finalized_at IS NOT NULL),
+    CONSTRAINT removed_after_the_end CHECK (
+        removed_at IS NULL OR state IN ('expired', 'deleted') AND bytes = 0)
+);
+CREATE INDEX uploads_tenant ON uploads (tenant, id);
+CREATE INDEX uploads_expires ON uploads (expires_at);
+CREATE INDEX uploads_finalized ON uploads (id) WHERE state = 'finalized';
+
+-- Which jobs name an upload. Written before the job is: a row without its job is of a submit that
+-- was refused.
+CREATE TABLE upload_jobs (
+    upload text COLLATE "C" NOT NULL,
+    id uuid NOT NULL,
+    PRIMARY KEY (upload, id)
+);
+
+-- The parts of an upload and their sizes: single files by path, or '' for one archive of all.
+CREATE TABLE upload_files (
+    upload text COLLATE "C" NOT NULL,
+    path text COLLATE "C" NOT NULL,
+    bytes bigint NOT NULL,
+    PRIMARY KEY (upload, path)
+);
+
+-- The bytes of a tenant's uploads, written and reserved. Two who reserve at once must not both see
+-- what was free before either did: the second waits for the first to commit, and then, in a
+-- statement of its own, sees its row.
+CREATE FUNCTION holdfast_upload_bytes(whose text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS
+$$ BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || ' uploads ' || whose, 0));
+    RETURN (SELECT coalesce(sum(bytes + reserved), 0) FROM uploads WHERE tenant = whose);
+END $$;
 
 -- How far those have come who follow the tail of all events.
 CREATE TABLE cursors (
@@ -598,7 +692,7 @@ END $$;
 CREATE FUNCTION holdfast_limit(name text, usual integer) RETURNS integer LANGUAGE sql STABLE AS
 $$ SELECT coalesce((SELECT value::integer FROM meta WHERE key = name), usual) $$;
 
--- What is wrong with the data of a first event, which says the same as the columns and some more.
+-- What is wrong with the data of a first event, which repeats the columns and holds some more.
 CREATE FUNCTION holdfast_check_data(data text, expected jsonb, held_by text) RETURNS text
 LANGUAGE plpgsql AS
 $$ DECLARE
@@ -615,7 +709,7 @@ BEGIN
                 'link_kind', 'workflow_id', 'step_index', 'key_kinds'])) <> expected THEN 'data'
         WHEN EXISTS (
             SELECT 1 FROM jsonb_each(b) WHERE key = ANY (ARRAY['client_job_id', 'dedupe_key',
-                'content', 'context_ptr', 'trace_id', 'held'])
+                'content', 'context_ptr', 'adapter_id', 'files_id', 'trace_id', 'held'])
             AND (jsonb_typeof(value) <> 'string'
                 OR length(value #>> '{}') NOT BETWEEN 1 AND {{law.text_limit}})) THEN 'data'
         WHEN b ? 'stated' AND (jsonb_typeof(b -> 'stated') = 'array'
@@ -693,7 +787,7 @@ BEGIN
         OR (data ? 'content') <> (given <> '{}') THEN
         RETURN 'key_kinds';
     END IF;
-    -- A job_id that is the text of an internal id stands for that job.
+    -- A job_id that is the text of an internal id names that job.
     name := replace(translate(regexp_replace(lower(j ->> 'job_id'), '^urn:uuid:', ''), '{}', ''),
         '-', '');
     IF name ~ '^[0-9a-f]{32}$' AND (j ->> 'refers_to')::uuid IS DISTINCT FROM name::uuid THEN
@@ -713,7 +807,7 @@ END $$;
 
 -- Refuse a submit that the law would not have written, that takes keys of no job of its own, or
 -- that names what is not there. A parent or a policy that is newer than the snapshot of a
--- transaction cannot be told from none: such a transaction is to be tried again.
+-- transaction looks the same as none: such a transaction is to be tried again.
 CREATE FUNCTION holdfast_check_submit(asked jsonb) RETURNS void LANGUAGE plpgsql AS
 $$ DECLARE
     wrong record;
@@ -781,7 +875,7 @@ BEGIN
 END $$;
 
 -- Refuse new jobs that give their tenant more queues or sets of needs than it may have. Called when
--- it is known which jobs are new: one that its keys stand for brings no name.
+-- it is known which jobs are new: a repeated submit brings no name.
 CREATE FUNCTION holdfast_check_limits(made jsonb) RETURNS void LANGUAGE plpgsql AS
 $$ DECLARE
     wrong record;
@@ -815,7 +909,7 @@ BEGIN
 END $$;
 
 -- Remember policies and needs one by one, each unless it is there already: also where it is there
--- for everybody but the caller's snapshot, to which ON CONFLICT would answer with an error.
+-- for all but the caller's snapshot, to which ON CONFLICT would answer with an error.
 CREATE FUNCTION holdfast_remember(asked jsonb) RETURNS void LANGUAGE plpgsql AS
 $$ DECLARE
     p policies;
@@ -840,9 +934,9 @@ BEGIN
 END $$;
 
 -- Submit inside a transaction of the caller's: the job is there exactly if the caller's rows are.
--- Takes what holdfast/stores/postgres/enlisted.py writes: jobs that the law has decided on, their
--- keys, and the policies and needs that they name; anything else is refused. Every job gets all its keys or is not made; who
--- holds them is told, and what follows from that is for whoever asks to say. The settings are those
+-- Takes what holdfast/stores/postgres/caller_transaction.py writes: jobs that the law has decided on, their
+-- keys, and the policies and needs that they name; anything else is refused. Every job gets all its keys or is not made;
+-- the answer names who holds them, and the caller decides what follows from that. The settings are those
 -- of the store's own connections; the caller's may be any.
 CREATE FUNCTION holdfast_submit(asked jsonb) RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off
@@ -865,8 +959,8 @@ BEGIN
         RAISE EXCEPTION 'holdfast: tasks and queues named holdfast.* are reserved'
             USING ERRCODE = 'check_violation';
     END IF;
-    -- Apps write these ahead, outside the caller's transaction: whoever wants the same would have to
-    -- wait for its end. One that is committed but newer than the caller's snapshot is no conflict.
+    -- Apps write these ahead, outside the caller's transaction: others that want the same would have
+    -- to wait for its end. One committed after the caller's snapshot is not a conflict.
     IF EXISTS (
         SELECT 1 FROM jsonb_to_recordset(asked -> 'policies') AS p(id bigint)
         WHERE NOT EXISTS (SELECT 1 FROM policies AS q WHERE q.id = p.id OFFSET 0)
@@ -877,8 +971,8 @@ BEGIN
     END IF;
     PERFORM holdfast_check_submit(asked);
 
-    -- A given job_id that is the text of an internal id stands for that job, also for one that was
-    -- purged: its body is not known, so no other body is told apart, and it has no name.
+    -- A given job_id that is the text of an internal id names that job, also one that was purged:
+    -- its body is unknown, so that another body is not recognised, and it has no name.
     SELECT coalesce(jsonb_object_agg(d.id, jsonb_build_object('id', r.id, 'job_id', r.job_id,
         'digest', r.digest)), '{}')
     INTO refers
@@ -903,7 +997,7 @@ BEGIN
         END IF;
         tries_left := tries_left - 1;
         -- In the store's order. A key that another transaction is just inserting makes this one
-        -- wait for its end. Of two jobs asked for together the first has the right of way.
+        -- wait for its end. If two jobs of one call have the same key, the first gets it.
         INSERT INTO keys (tenant, kind, key, id, digest)
         SELECT k.tenant, k.kind, k.key, k.id, decode(k.digest, 'hex')
         FROM ROWS FROM (jsonb_to_recordset(asked -> 'keys')
@@ -912,7 +1006,7 @@ BEGIN
         WHERE k.id = ANY (undecided)
         ORDER BY k.tenant COLLATE "C", k.kind, k.key COLLATE "C", k.number
         ON CONFLICT DO NOTHING;
-        -- A statement of its own, so that it sees what whoever was waited for has committed. A
+        -- A statement of its own, so that it sees what the transaction waited for has committed. A
         -- holder that has ended in between leaves a key that nobody has: then it is tried again.
         -- A job that is undecided itself may yet give its keys back.
         WITH holders AS (
@@ -992,15 +1086,15 @@ BEGIN
     END IF;
     RETURN jsonb_build_object('now', stamp, 'held', held, 'refers', refers);
 END $$;
--- It runs with its owner's rights: whoever may submit needs EXECUTE on it, and USAGE of its schema.
+-- It runs with its owner's rights: a role that may submit needs EXECUTE on it, and USAGE of its schema.
 REVOKE ALL ON FUNCTION holdfast_submit(jsonb) FROM PUBLIC;
 -- Functions that name tables find them in this schema, whatever the search_path of the caller.
 DO $$ DECLARE
     name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['holdfast_submit(jsonb)', 'holdfast_keep_events()',
-        'holdfast_seal_event()', 'holdfast_seal_beat()', 'holdfast_moved()',
-        'holdfast_begin_lineage(boolean)']
+        'holdfast_seal_event()', 'holdfast_seal_beat()', 'holdfast_moved()', 'holdfast_keep_holds()',
+        'holdfast_upload_bytes(text)', 'holdfast_begin_lineage(boolean)']
     LOOP
         EXECUTE format('ALTER FUNCTION %s SET search_path = %I, pg_temp', name, current_schema());
     END LOOP;

@@ -1,4 +1,7 @@
-"""The PostgreSQL schema that holds one instance's tables, and the names that derive from it."""
+"""The PostgreSQL schema that holds one instance's tables, and the names that derive from it.
+
+Own to PostgreSQL: a file holds one instance.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def check_schema_name(name: str) -> str:
     if not _VALID.fullmatch(name):
         raise BadAddress(
             f"{name!r} is not a valid schema name: use at most 48 ASCII letters, digits, "
-            "underscores and hyphens, beginning with a letter or underscore and not with pg_"
+            "underscores and hyphens, with a letter or underscore first, and not pg_"
         )
     return name
 

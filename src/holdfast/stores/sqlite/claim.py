@@ -1,22 +1,36 @@
-"""Claim: give due jobs to an owner under lease, in the order of the claim index."""
+"""Claim: give due jobs to an owner under lease, in the order of the claim index.
+
+differs from postgres: the writer is alone, so it reads what is due, decides what to take, and then
+writes; SQLite merges a few ranges lazily by itself.
+"""
 
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 from msgspec.structs import replace
 
-from holdfast.errors import JobUnreadable, LeaseConflictError, RequestIdReused
-from holdfast.lifecycle.job import NO_FACTS, Facts
+from holdfast.errors import JobUnreadable
+from holdfast.lifecycle.claim_order import DEFAULT_TENANT
+from holdfast.lifecycle.lease import is_live
+from holdfast.lifecycle.record import NO_FACTS, Facts
+from holdfast.lifecycle.routes import offered_routes
 from holdfast.lifecycle.seal import seal
-from holdfast.lifecycle.states import EventType, State
-from holdfast.ports import Claimed, ClaimRequest
-from holdfast.stores.columns import claimed_job, facts_text, read_created_text
+from holdfast.lifecycle.transitions import CLAIM_EVENT, CLAIM_TARGET
+from holdfast.ports.models import Claimed, ClaimRequest
+from holdfast.stores.capacity import Candidate, choose_fitting, subtract_room
+from holdfast.stores.claim_ranges import Range
+from holdfast.stores.columns import facts_text, read_claimed_job, read_created_text
+from holdfast.stores.cursors import NEVER
+from holdfast.stores.outcomes import check_repeated_claim
 from holdfast.stores.quarantine import (
     FIRST_EVENT_MISSING,
     MOST_SET_ASIDE,
@@ -25,53 +39,53 @@ from holdfast.stores.quarantine import (
     reason_of,
     unreadable,
 )
-from holdfast.stores.sqlite.pick import pick
-from holdfast.stores.sqlite.rows import Row
-from holdfast.stores.sqlite.session import job_id
-from holdfast.stores.sqlite.turn import Turn
+from holdfast.stores.sqlite.rows import Row, fragment, job_id
+from holdfast.stores.sqlite.turn import CHUNKS, Turn, repeat_values
 
-_CLAIMED = State.CLAIMED.code
-EVER = 2**62
+MERGED = 8
+"""Ranges that SQLite merges itself, by a statement of its own for each number of them."""
 
 
 def claim(turn: Turn, request: ClaimRequest) -> list[Claimed]:
     """Give up to `limit` due jobs to `owner`."""
-    held = _repeated(turn, request)
+    held = _answer_repeated(turn, request)
     if held is not None:
         return held
-    picked = pick(turn, request)
-    return _take(turn, request, picked) if picked else []
+    rows = _read_due(turn, request)
+    if not rows:
+        return []
+    taken, soonest = _apply_claim(turn, request, rows)
+    _record_claim(turn, request, rows, soonest)
+    return taken
 
 
 def claim_carefully(turn: Turn, request: ClaimRequest) -> list[Claimed]:
     """Do the same row by row, and set those aside that cannot be read or moved."""
-    held = _repeated(turn, request)
+    held = _answer_repeated(turn, request)
     if held is not None:
         return held
     sieve = Sieve(turn, request)
     while sieve.goes_on:
-        sieve.take(pick(turn, sieve.wanted))
-    return sieve.entered()
+        sieve.take(_read_due(turn, sieve.wanted))
+    return sieve.record_taken()
 
 
-def _take(turn: Turn, request: ClaimRequest, rows: Sequence[Row]) -> list[Claimed]:
-    """Apply the edge to each row, and write the event, the summaries and the claim."""
-    taken, soonest = _apply(turn, request, rows)
-    _enter(turn, request, rows, soonest)
-    return taken
+def _apply_claim(
+    turn: Turn, request: ClaimRequest, rows: Sequence[Row]
+) -> tuple[list[Claimed], int]:
+    """Apply the edge to each row, and write the event and the summaries.
 
-
-def _apply(turn: Turn, request: ClaimRequest, rows: Sequence[Row]) -> tuple[list[Claimed], int]:
-    """Apply the edge to each row; also return when the first of the leases may have passed."""
+    Also return when the first of the leases may have passed.
+    """
     owner, request_id, epoch, now = request.owner, request.request_id, turn.epoch, turn.now
     data = facts_text(Facts(epoch=epoch) if epoch != 1 else NO_FACTS)
-    policies, soonest = turn.seen.policies, EVER
+    policies, soonest = turn.seen.policies, NEVER
     updates, events, jobs = [], [], []
     for row in rows:
         (id_, created, body, correlation, rev, attempt, failures, releases, state, policy, run_at,
          deadline, created_at, updated_at, pending) = row[:15]  # fmt: skip
         if policy not in policies:
-            turn.learn(policy, 0)
+            turn.learn([(policy, 0)])
         try:
             terms = policies[policy]
         except KeyError as error:
@@ -89,61 +103,64 @@ def _apply(turn: Turn, request: ClaimRequest, rows: Sequence[Row]) -> tuple[list
              timeout, run_at, deadline, created_at, at, pending, policy)
         )  # fmt: skip
     # Before anything is written: what cannot be read is not claimed.
-    taken = [_claimed(turn, row, owner) for row in jobs]
+    taken = [_read_claimed(turn, row, owner) for row in jobs]
     turn.write("claim", updates, (owner, epoch))
     shared = (owner, request_id, data)
     if turn.sealing:
-        events = _sealed(turn, events, shared)
+        events = _seal_events(turn, events, shared)
     turn.write("claim_event", events, shared)
     for (state, tenant, queue), number in Counter(map(_COUNTED, rows)).items():
         turn.count(tenant, queue, state, -number)
-        turn.count(tenant, queue, _CLAIMED, number)
+        turn.count(tenant, queue, CLAIM_TARGET.code, number)
     return taken, soonest
 
 
-def _enter(turn: Turn, request: ClaimRequest, rows: Sequence[Row], soonest: int) -> None:
+def _record_claim(turn: Turn, request: ClaimRequest, rows: Sequence[Row], soonest: int) -> None:
     """Write down what the claim took."""
     ids = b"".join([row[0] for row in rows])
     entry = (request.request_id, turn.now, soonest, turn.epoch, request.owner, ids)
-    turn.write("claimed", [entry])
+    turn.write("add_claim", [entry])
 
 
 class Sieve:
     """Takes jobs one by one, each in a savepoint, and sets those aside that cannot be taken."""
 
     def __init__(self, turn: Turn, request: ClaimRequest) -> None:
-        """Begin with nothing taken."""
         self.goes_on = True
         self._turn = turn
         self._request = request
         self._taken: list[Claimed] = []
         self._rows: list[Row] = []
-        self._soonest = EVER
+        self._soonest = NEVER
         self._bad: set[bytes] = set()
 
     @property
     def wanted(self) -> ClaimRequest:
-        """What to pick next: as many more as damaged rows may still be in the way."""
+        """What to read next: as many more as damaged rows may still be in the way."""
         # The database may have refused the mark of some.
         request, more = self._request, len(self._bad)
-        return replace(request, limit=request.limit + more, lookahead=request.lookahead + more)
+        room = request.capacity
+        if room is not None:
+            room = subtract_room(room, (one.job for one in self._taken))
+        limit, lookahead = request.limit + more, request.lookahead + more
+        return replace(request, limit=limit, lookahead=lookahead, capacity=room)
 
-    def take(self, picked: Sequence[Row]) -> None:
+    def take(self, due: Sequence[Row]) -> None:
         """Take what is still wanted of these."""
         left = self._request.limit - len(self._taken)
-        rows = [row for row in picked if row[0] not in self._bad][:left]
-        bad = {job_id(row[0]): why for row in rows if (why := self._try(row)) is not None}
+        rows = [row for row in due if row[0] not in self._bad][:left]
+        bad = {job_id(row[0]): why for row in rows if (why := self._try_to_take(row)) is not None}
         self._turn.set_aside(bad)
         self._bad |= {id_.bytes for id_ in bad}
         self.goes_on = (
             bool(bad) and len(self._taken) < self._request.limit and len(self._bad) < MOST_SET_ASIDE
         )
 
-    def _try(self, row: Row) -> str | None:
-        """Take one; tells why it cannot be taken."""
+    def _try_to_take(self, row: Row) -> str | None:
+        """Take one; return why it cannot be taken."""
         try:
-            with self._turn.alone():
-                taken, soonest = _apply(self._turn, self._request, [row])
+            with self._turn.in_savepoint():
+                taken, soonest = _apply_claim(self._turn, self._request, [row])
         except JobUnreadable as error:
             return error.damage
         except apsw.ConstraintError as error:
@@ -153,66 +170,65 @@ class Sieve:
         self._soonest = min(self._soonest, soonest)
         return None
 
-    def entered(self) -> list[Claimed]:
+    def record_taken(self) -> list[Claimed]:
         """Write the claim down, and return what it took."""
         if self._rows:
-            _enter(self._turn, self._request, self._rows, self._soonest)
+            _record_claim(self._turn, self._request, self._rows, self._soonest)
         return self._taken
 
 
 _COUNTED = itemgetter(8, 15, 16)
-"""State, tenant and queue of a picked row."""
+"""State, tenant and queue of a due row."""
+_RUN_AT = 10
+"""When a due row became due."""
 
 
-def _claimed(turn: Turn, row: Row, owner: str) -> Claimed:
+def _read_claimed(turn: Turn, row: Row, owner: str) -> Claimed:
     try:
-        return claimed_job(row, job_id(row[0]), owner, turn.seen)
+        return read_claimed_job(row, job_id(row[0]), owner, turn.seen)
     except UNREADABLE:
-        return _learned(turn, row, owner)
+        return _learn_and_read_claimed(turn, row, owner)
 
 
-def _learned(turn: Turn, row: Row, owner: str) -> Claimed:
+def _learn_and_read_claimed(turn: Turn, row: Row, owner: str) -> Claimed:
     """Read it again, now that what it names was looked up; or report that it is damaged."""
     id_ = job_id(row[0])
     if row[1] is None:
         raise unreadable(id_, FIRST_EVENT_MISSING)
     try:
         turn.learn_created(row[1])
-        return claimed_job(row, id_, owner, turn.seen)
+        return read_claimed_job(row, id_, owner, turn.seen)
     except UNREADABLE as error:
         raise unreadable(id_, reason_of(error)) from error
 
 
-def _sealed(turn: Turn, events: Sequence[Row], shared: Row) -> list[Row]:
+def _seal_events(turn: Turn, events: Sequence[Row], shared: Row) -> list[Row]:
     owner, request_id, data = shared
     rows = []
     for row in events:
         id_, rev, state, at, attempt, lease, _ = row
         values = (
-            id_, rev, EventType.CLAIMED.code, state, _CLAIMED, at, attempt, 0, lease, None, None, 1,
-            owner, request_id, None, None, data, None,
+            id_, rev, CLAIM_EVENT.code, state, CLAIM_TARGET.code, at, attempt, 0, lease, None, None,
+            1, owner, request_id, None, None, data, None,
         )  # fmt: skip
         rows.append((*row[:-1], seal(turn.last_seal(id_), values)))
     return rows
 
 
-def _repeated(turn: Turn, request: ClaimRequest) -> list[Claimed] | None:
+def _answer_repeated(turn: Turn, request: ClaimRequest) -> list[Claimed] | None:
     """Answer a request that took something before; None if it never did."""
-    known = turn.row("claim_of", (request.request_id,))
+    known = turn.row("claim_of", request.request_id)
     if known is None:
         return None
     owner, ids = known
-    if owner != request.owner:
-        raise RequestIdReused(
-            f"claim request {request.request_id!r} was made by {owner}; use a new request_id"
-        )
     held = []
     for start in range(0, len(ids), 16):
         for attempt, data, body, correlation_id, *row in turn.rows(
-            "claimed_under", (ids[start : start + 16], request.request_id)
+            "claimed_under", ids[start : start + 16], request.request_id
         ):
-            for job in turn.readable_jobs([tuple(row)]):
-                if job.owner == owner and job.attempt == attempt and _is_live(turn, job):
+            for job in turn.readable_jobs([tuple(row)])[0]:
+                is_held = job.owner == owner and job.attempt == attempt
+                if is_held and is_live(job, turn.now, turn.epoch):
                     with contextlib.suppress(*UNREADABLE):  # a damaged one is not given out again
                         created = read_created_text(data, turn.seen)
                         text = None if body is None else body.encode()
@@ -221,13 +237,153 @@ def _repeated(turn: Turn, request: ClaimRequest) -> list[Claimed] | None:
                                 job=job, created=created, body=text, correlation_id=correlation_id
                             )
                         )
-    if not held:
-        raise LeaseConflictError(
-            f"claim request {request.request_id!r} was answered before, and nothing of it is "
-            "held any more; claim with a new request_id"
-        )
+    check_repeated_claim(request, owner, bool(held))
     return held
 
 
-def _is_live(turn: Turn, job: Any) -> bool:
-    return (job.lease_expires_at or 0) > turn.now and job.epoch == turn.epoch
+class DueRange(NamedTuple):
+    """A range that has a due job, and where its first job is in the order of all."""
+
+    head: int
+    id: bytes
+    range: Range
+
+
+def _list_due_ranges(turn: Turn, request: ClaimRequest) -> list[DueRange]:
+    """List the ranges that have a due job, that this worker can serve and that are not paused."""
+    paused = {name for (name,) in turn.rows("paused")}
+    queues = [queue for queue in dict.fromkeys(request.queues) if queue not in paused]
+    routes = None if request.tasks is None else offered_routes(request.tasks)
+    live = [
+        one
+        for queue in queues
+        for one in _walk_live_ranges(turn, queue, routes, _find_indexed_tenant(request))
+    ]
+    due = [one for one in live if one.head <= turn.now + one.range.ageing]
+    needs, offered = turn.seen.needs, request.capabilities
+    unknown = list({one.range.needs for one in due if one.range.needs not in needs})
+    if unknown:
+        turn.seen.learn_needs(turn.rows("needs", unknown))
+    any_tenant = request.tenant != DEFAULT_TENANT
+    # A set that is missing here is damage: its jobs wait, and verify names them.
+    return [
+        one
+        for one in due
+        if one.range.needs in needs
+        and needs[one.range.needs] <= offered
+        and (any_tenant or one.range.of_default)
+    ]
+
+
+def _find_indexed_tenant(request: ClaimRequest) -> str | None:
+    """Return the tenant whose index is read; the default one's jobs have lanes of their own."""
+    return None if request.tenant == DEFAULT_TENANT else request.tenant
+
+
+def _walk_live_ranges(
+    turn: Turn, queue: str, routes: Sequence[str] | None, tenant: str | None
+) -> Iterator[DueRange]:
+    """Go through the ranges of a queue that have jobs, from one to the next.
+
+    Routes that the worker does not serve are jumped over, and so are those it serves that have
+    none: the number of steps is that of the fewer.
+    """
+    name, of_tenant = ("next_range", ()) if tenant is None else ("next_range_of", (tenant,))
+    served = None if routes is None else frozenset(routes)
+    at = _find_next_served(routes, "")
+    while at is not None:
+        row = turn.row(name, queue, *at, *of_tenant)
+        if row is None:
+            return
+        route, lane, head, id_ = row
+        if served is None or route in served:
+            yield DueRange(head, id_, Range(queue, route, lane))
+            at = route, lane
+        else:
+            at = _find_next_served(routes, route)
+
+
+def _find_next_served(routes: Sequence[str] | None, route: str) -> tuple[str, int] | None:
+    """Return where to look for the first served route from this one on."""
+    if routes is None:
+        return route, -1
+    number = bisect_left(routes, route)
+    return (routes[number], -1) if number < len(routes) else None
+
+
+def _read_due(turn: Turn, request: ClaimRequest) -> list[Row]:
+    """Read what is due, in order: as many as are wanted, or as fit within the look-ahead."""
+    if request.limit < 1:
+        return []
+    due = _list_due_ranges(turn, request)
+    limit = request.limit if request.capacity is None else request.lookahead
+    tenant = _find_indexed_tenant(request)
+    if len(due) <= MERGED:
+        rows = _read_merged_ranges(turn, due, limit, tenant) if due else []
+    else:
+        due.sort()
+        rows = _read_places(turn, _find_first_jobs(turn, due[:limit], limit, tenant))
+    if request.capacity is None:
+        return rows
+    candidates = [Candidate(row[-2], row[-1], turn.now - row[_RUN_AT]) for row in rows]
+    chosen = choose_fitting(candidates, request.capacity, request.limit)
+    return [rows[i] for i in chosen]
+
+
+@cache
+def _merge_sql(arm: str, arms: int) -> str:
+    merged = " UNION ALL ".join([fragment(arm)] * arms)
+    return fragment("claim_ranges", claimable=fragment("claimable"), arms=merged)
+
+
+def _read_merged_ranges(
+    turn: Turn, due: Sequence[DueRange], limit: int, tenant: str | None
+) -> list[Row]:
+    """Read a few ranges, merged by SQLite."""
+    arguments: list[Any] = []
+    arm, of_tenant = _choose_arm(tenant)
+    for *_, one in due:
+        arguments += (*one, turn.now + one.ageing, *of_tenant)
+    return turn.connection.execute(_merge_sql(arm, len(due)), [*arguments, limit]).fetchall()
+
+
+def _find_first_jobs(
+    turn: Turn, due: Sequence[DueRange], limit: int, tenant: str | None
+) -> list[Row]:
+    """Merge many ranges: return the first jobs of all, as place in the order and id.
+
+    As many heads as are wanted show where the merge ends at the latest; of fewer ranges a sample
+    does, a few jobs of each. No range is read beyond that.
+    """
+    arm, of_tenant = _choose_arm(tenant)
+    sql = fragment("claim_heads", arm=fragment(arm))
+
+    def read(one: Range, most: int, end: int) -> list[Row]:
+        bound = min(turn.now + one.ageing, end)
+        return turn.connection.execute(sql, (*one, bound, *of_tenant, most)).fetchall()
+
+    few = 1 + 2 * limit // len(due)
+    found = [read(one, few, NEVER) for *_, one in due]
+    sample = sorted(row for rows in found for row in rows)
+    end = NEVER if len(sample) <= limit else sample[limit - 1][0]
+    for number, (*_, one) in enumerate(due):
+        rows = found[number]
+        if len(rows) == few and rows[-1][0] <= end:
+            found[number] = read(one, limit, end)
+    return sorted(row for rows in found for row in rows)[:limit]
+
+
+def _read_places(turn: Turn, first: Sequence[Row]) -> list[Row]:
+    """Read the jobs of these places in the order."""
+    sql = fragment("claim_ids", claimable=fragment("claimable"))
+    rows: list[Row] = []
+    for size in CHUNKS:
+        whole = len(first) - (len(first) - len(rows)) % size
+        for start in range(len(rows), whole, size):
+            some = chain(*first[start : start + size])
+            rows += turn.connection.execute(repeat_values(sql, size), list(some)).fetchall()
+    return rows
+
+
+def _choose_arm(tenant: str | None) -> tuple[str, tuple[str, ...]]:
+    return ("claim_arm", ()) if tenant is None else ("claim_arm_of", (tenant,))

@@ -1,4 +1,8 @@
-"""Commit: compare-and-set writes of decided changes, each with its events."""
+"""Commit: compare-and-set writes of decided changes, each with its events.
+
+differs from postgres: the writer is alone, so a row is never locked, and a batch in which one
+change misses is undone and written again one by one.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,12 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.errors import JobUnreadable
-from holdfast.lifecycle.family import KIN
-from holdfast.lifecycle.job import NO_FACTS, Change, Job, JobId, LoggedEvent
+from holdfast.lifecycle.holds import listed_holds
+from holdfast.lifecycle.keys import freed_keys
 from holdfast.lifecycle.rebase import has_landed
+from holdfast.lifecycle.record import Change, Draft, Job, JobId, LoggedEvent
 from holdfast.lifecycle.states import BEATS
-from holdfast.lifecycle.submit import freed_keys
-from holdfast.ports import (
+from holdfast.ports.models import (
     LOCKED_EVENTS,
     Committed,
     DecideLocked,
@@ -23,148 +27,150 @@ from holdfast.ports import (
     Rejected,
     SubmitRefused,
 )
-from holdfast.stores.batch import STALE, Fold, fold, stamp
 from holdfast.stores.columns import JOB_COLUMNS
 from holdfast.stores.cursors import LAST_REV
-from holdfast.stores.quarantine import STRAY_EVENT, unreadable
-from holdfast.stores.sqlite.connections import DATA_ERRORS, translate
-from holdfast.stores.sqlite.rows import Row, beat_row, event_row, sealed
-from holdfast.stores.sqlite.shapes import ORDINARY, ORDINARY_EVENTS, Shape, shape_of, touched
+from holdfast.stores.fold import STALE, Fold, fold, stamp
+from holdfast.stores.outcomes import ChildRefused, rejected_as_unreadable
+from holdfast.stores.quarantine import STRAY_EVENT
+from holdfast.stores.sqlite.connections import DATA_ERRORS, translate_error
+from holdfast.stores.sqlite.rows import (
+    ORDINARY_COLUMNS,
+    Row,
+    TouchedColumns,
+    beat_row,
+    list_touched,
+    make_event_row,
+    make_touched_columns,
+    sealed,
+)
 from holdfast.stores.sqlite.submit import submit
 from holdfast.stores.sqlite.turn import Turn
 
 _BEAT_CODES = frozenset(kind.code for kind in BEATS)
+_REV = JOB_COLUMNS.index("rev")
 
 
-class Missed(Exception):
-    """Some compare-and-set of a batch missed, or jobs hang on it that may be refused."""
+class _Missed(Exception):
+    """Some compare-and-set of a batch missed, or jobs depend on it that may be refused."""
 
 
-class Refused(Exception):
-    """A job that hangs on a change was refused, and so is the change."""
-
-    def __init__(self, refusal: SubmitRefused) -> None:
-        """Keep why."""
-        super().__init__(refusal.message)
-        self.refusal = refusal
-
-
-class Write(Struct, frozen=True, gc=False):
+class _Write(Struct, frozen=True, gc=False):
     """One fold, laid out: how and to what its row is set, and the rows of its events."""
 
     fold: Fold
     job: Job
-    shape: Shape
+    columns: TouchedColumns
     row: list[Any]
     fenced: bool
     events: list[Row]
-    ordinary: bool
-    """Nothing hangs on it but the summaries, and keys if there are any."""
 
 
 def commit(turn: Turn, changes: Sequence[Change]) -> list[Outcome]:
     """Write a batch at once; where one misses or is bad, go through them one by one."""
     folds, numbers = fold(changes)
     try:
-        with turn.alone():
-            writes = [_lay_out(turn, one) for one in folds]
-            _write(turn, writes)
+        with turn.in_savepoint():
+            writes = [_lay_out_write(turn, one) for one in folds]
+            _write_rows_and_events(turn, writes)
             outcomes: list[Outcome] = [Committed(write.job) for write in writes]
-    except (Missed, Refused, *DATA_ERRORS):
-        outcomes = [_commit_one(turn, one) for one in folds]
+    except (_Missed, ChildRefused, *DATA_ERRORS):
+        outcomes = [_commit_apart(turn, one) for one in folds]
     if STALE not in numbers:
         return [outcomes[number] for number in numbers]
     return [
-        _lost(turn, change.id) if number == STALE else outcomes[number]
+        _read_after_miss(turn, change.id) if number == STALE else outcomes[number]
         for number, change in zip(numbers, changes, strict=True)
     ]
 
 
-def _lost(turn: Turn, id: JobId) -> Outcome:
-    """Tell what stands where a change missed; a damaged job is set aside."""
+def _read_after_miss(turn: Turn, id: JobId) -> Outcome:
+    """Return what stands where a change missed; a damaged job is set aside."""
     try:
-        return Lost(turn.get(id.bytes))
+        return Lost(turn.get(id))
     except JobUnreadable as error:
-        turn.set_aside({id: error.damage})
-        return Rejected(code=error.code, message=str(error))
+        return _set_aside(turn, id, error.damage)
+
+
+def _set_aside(turn: Turn, id: JobId, reason: str) -> Rejected:
+    turn.set_aside({id: reason})
+    return rejected_as_unreadable({id: reason})[id]
 
 
 def commit_locked(turn: Turn, id: JobId, decide: DecideLocked, after: int | None) -> Outcome:
     """Decide on a job's current record and commit: this transaction is the only writer."""
-    found = _lost(turn, id)
+    found = _read_after_miss(turn, id)
     if not isinstance(found, Lost) or found.current is None:
         return found
     events: list[LoggedEvent] = []
     if after is not None:
-        events = turn.events("events", (id.bytes, after, LOCKED_EVENTS + 1, LAST_REV))
+        events = turn.events(turn.rows("events", id, after, LOCKED_EVENTS + 1, LAST_REV))
     changes = decide(found.current, events) if len(events) <= LOCKED_EVENTS else ()
     return commit(turn, changes)[-1] if changes else found
 
 
-def _lay_out(turn: Turn, one: Fold) -> Write:
+def _lay_out_write(turn: Turn, one: Fold) -> _Write:
     changes, now = one.changes, turn.now
     before, after = changes[0].record, changes[-1].next
     # A matching rev proves that the row's time is the one that the change was decided on.
     floor: Any = before.updated_at
     id_ = before.id.bytes
     base = now if now > floor else floor
-    ordinary, fenced = before.link_kind not in KIN, False
+    fenced = False
     events = []
     for change in changes:
-        event = change.event
-        if event.facts is not NO_FACTS or event.type not in ORDINARY_EVENTS:
-            ordinary = False
         if change.fenced:
             fenced = True
-        events.append(event_row(event, id_, base, floor))
-    shape = shape_of(ORDINARY if ordinary else touched(before, after))
+        events.append(make_event_row(change.event, id_, base, floor))
+    columns = make_touched_columns(
+        ORDINARY_COLUMNS if one.ordinary else list_touched(before, after)
+    )
     job = stamp(after, now, floor)
-    return Write(one, job, shape, shape.row(job, id_, before.rev), fenced, events, ordinary)
+    return _Write(one, job, columns, columns.row(job, id_, before.rev), fenced, events)
 
 
-def _write(turn: Turn, writes: Sequence[Write]) -> None:
+def _write_rows_and_events(turn: Turn, writes: Sequence[_Write]) -> None:
     """Set the rows and append the events; raises if any compare-and-set missed."""
-    if len(writes) > 1 and any(not write.ordinary and write.fold.submits for write in writes):
-        raise Missed
-    _update(turn, writes)
-    _append(turn, writes)
+    if len(writes) > 1 and any(not write.fold.ordinary and write.fold.submits for write in writes):
+        raise _Missed
+    _update_rows(turn, writes)
+    _append_events(turn, writes)
     _keep_signals(turn, writes)
-    _count(turn, writes)
+    _count_states(turn, writes)
     for write in writes:
         if write.job.key_kinds and (freed := freed_keys(write.fold.first.record, write.job)):
             turn.write("free_keys", [(write.job.id.bytes, freed)])
-        if not write.ordinary:
-            _follow_up(turn, write)
+        if not write.fold.ordinary:
+            _write_dependents(turn, write)
 
 
-def _update(turn: Turn, writes: Sequence[Write]) -> None:
-    """Set the rows, those of one shape by one statement."""
+def _update_rows(turn: Turn, writes: Sequence[_Write]) -> None:
+    """Set the rows, those that set the same columns by one statement."""
     plain: dict[str, list[list[Any]]] = {}
     fenced: dict[str, list[list[Any]]] = {}
     for write in writes:
         if write.fenced:
-            fenced.setdefault(write.shape.fenced, []).append(write.row)
+            fenced.setdefault(write.columns.fenced, []).append(write.row)
         else:
-            plain.setdefault(write.shape.plain, []).append(write.row)
+            plain.setdefault(write.columns.plain, []).append(write.row)
     for statements, fence in ((plain, ()), (fenced, (turn.now, turn.epoch))):
         for sql, rows in statements.items():
             if turn.write_text(sql, rows, fence) != len(rows):
-                raise Missed
+                raise _Missed
 
 
-def _append(turn: Turn, writes: Sequence[Write]) -> None:
+def _append_events(turn: Turn, writes: Sequence[_Write]) -> None:
     """Append the events; heartbeats go apart."""
     events = [row for write in writes for row in write.events]
     if turn.sealing:
-        events = [row for write in writes for row in _sealed(turn, write)]
+        events = [row for write in writes for row in _seal_events(turn, write)]
     beats = [beat_row(row) for row in events if row[2] in _BEAT_CODES]
     if beats:
         events = [row for row in events if row[2] not in _BEAT_CODES]
-        turn.write("beat", beats)
+        turn.write("commit_beats", beats)
     turn.write("event", events)
 
 
-def _sealed(turn: Turn, write: Write) -> list[Row]:
+def _seal_events(turn: Turn, write: _Write) -> list[Row]:
     rows = []
     before = turn.last_seal(write.job.id.bytes)
     for row in write.events:
@@ -174,12 +180,12 @@ def _sealed(turn: Turn, write: Write) -> list[Row]:
     return rows
 
 
-def _keep_signals(turn: Turn, writes: Sequence[Write]) -> None:
+def _keep_signals(turn: Turn, writes: Sequence[_Write]) -> None:
     """Keep the signals that became pending, and drop those that were consumed."""
     rows = [
         (write.job.id.bytes, rev, name)
         for write in writes
-        if not write.ordinary
+        if not write.fold.ordinary
         for rev, name in write.fold.signals
     ]
     if rows:
@@ -187,7 +193,7 @@ def _keep_signals(turn: Turn, writes: Sequence[Write]) -> None:
         turn.write("drop_signals", [row[:2] for row in rows if row[2] is None])
 
 
-def _count(turn: Turn, writes: Sequence[Write]) -> None:
+def _count_states(turn: Turn, writes: Sequence[_Write]) -> None:
     moves = Counter(
         (job.tenant, job.queue, before, job.state)
         for write in writes
@@ -198,58 +204,64 @@ def _count(turn: Turn, writes: Sequence[Write]) -> None:
         turn.count(tenant, queue, after.code, jobs)
 
 
-def _follow_up(turn: Turn, write: Write) -> None:
-    """Write what else hangs on an accepted change: an adopter's claim, marks, jobs it submits."""
+def _write_dependents(turn: Turn, write: _Write) -> None:
+    """Write what depends on an accepted change: holds, a claim, marks, jobs that it submits."""
     if write.job.policy != write.fold.first.record.policy:
         turn.remember([write.job])
+    _keep_holds(turn, write.fold.first.record, write.job)
     if write.fold.adopts:
-        turn.write("add_claims", [(write.job.id.bytes,)])
+        turn.rows("add_claims", [write.job.id])
     for marked, certain in write.fold.marks:
         turn.write("mark" if certain else "mark_parent", [(marked.bytes,)])
     turn.wake(write.job)
     for outcome in submit(turn, write.fold.submits):
         if isinstance(outcome, SubmitRefused):
-            raise Refused(outcome)
+            raise ChildRefused(outcome)
 
 
-def _commit_one(turn: Turn, one: Fold) -> Outcome:
+def _keep_holds(turn: Turn, before: Draft, after: Job) -> None:
+    """List a job under the holds that it has now, and under no other."""
+    had, has = listed_holds(before), listed_holds(after)
+    if had != has:
+        turn.write("drop_holds", [(hold, after.id.bytes) for hold in had - has])
+        turn.write("add_holds", [(hold, after.id.bytes) for hold in has - had])
+
+
+def _commit_apart(turn: Turn, one: Fold) -> Outcome:
     try:
-        with turn.alone():
-            write = _lay_out(turn, one)
-            _write(turn, [write])
+        with turn.in_savepoint():
+            write = _lay_out_write(turn, one)
+            _write_rows_and_events(turn, [write])
             return Committed(write.job)
-    except Missed:
-        return _settle(turn, one)
-    except Refused as error:
-        return Rejected(code=error.refusal.code, message=error.refusal.message)
+    except _Missed:
+        return _settle_missed(turn, one)
+    except ChildRefused as error:
+        return error.rejected
     except DATA_ERRORS as error:
-        if (stray := _stray_event(turn, one)) is not None:
-            turn.set_aside({one.id: stray})
-            return Rejected(code=JobUnreadable.code, message=str(unreadable(one.id, stray)))
-        told = translate(error)
-        return Rejected(code=getattr(told, "code", "bad_data"), message=str(told))
+        stray = _find_stray_event(turn, one)
+        if stray is not None:
+            return _set_aside(turn, one.id, stray)
+        refused = translate_error(error)
+        return Rejected(code=getattr(refused, "code", "bad_data"), message=str(refused))
 
 
-def _stray_event(turn: Turn, one: Fold) -> str | None:
-    """Tell whether the log is ahead of the row: then no change of this job can be written."""
-    row = turn.row("get", (one.id.bytes,))
+def _find_stray_event(turn: Turn, one: Fold) -> str | None:
+    """Return whether the log is ahead of the row: then no change of this job can be written."""
+    row = turn.row("get", [one.id])
     if row is None or row[_REV] != one.expected:
         return None
     for rev in range(one.expected + 1, one.last.event.rev + 1):
-        if turn.row("event_at", (one.id.bytes, rev)) is not None:
+        if turn.row("event_at", one.id, rev) is not None:
             return STRAY_EVENT.format(rev=rev)
     return None
 
 
-_REV = JOB_COLUMNS.index("rev")
-
-
-def _settle(turn: Turn, one: Fold) -> Outcome:
-    """Tell of a miss whether its write had landed before, and what stands there now."""
-    lost = _lost(turn, one.id)
+def _settle_missed(turn: Turn, one: Fold) -> Outcome:
+    """Return for a miss whether its write had landed before, and what stands there now."""
+    lost = _read_after_miss(turn, one.id)
     if not isinstance(lost, Lost) or lost.current is None:
         return lost
-    found = turn.readable_events(turn.rows("event_at", (one.id.bytes, one.last.event.rev)))
+    found = turn.readable_events(turn.rows("event_at", one.id, one.last.event.rev))
     if found and has_landed(one.last, found[0]):
         return Committed(lost.current, repeated=True)
     return lost

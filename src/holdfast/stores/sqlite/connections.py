@@ -1,4 +1,7 @@
-"""Connections to one SQLite file: how they are opened, and what their errors mean."""
+"""Connections to one SQLite file: how they are opened, and what their errors mean.
+
+differs from postgres: a busy file is waited for here, and nothing has to be retried whole.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import uniform  # noqa: TID251  how long to sleep between two tries decides nothing
-from typing import TypeVar
+from typing import Any, TypeVar
+from uuid import UUID
 
 import apsw
+import msgspec
 from msgspec import Struct
 
 from holdfast.errors import (
@@ -19,12 +24,13 @@ from holdfast.errors import (
     StoreBroken,
     StoreError,
     StoreFull,
+    StoreReplaced,
     StoreUnavailable,
 )
 
 T = TypeVar("T")
 CACHE_KIB = 16 * 1024
-"""Of pages, for each connection. 64 MB made no drain faster; the system keeps the file, too."""
+"""The page cache of each connection. 64 MB did not help: the system caches the file, too."""
 BUSY = (apsw.BusyError, apsw.LockedError, BlockingIOError)
 FATAL = (
     apsw.FullError,
@@ -36,7 +42,7 @@ FATAL = (
     apsw.NoMemError,
     apsw.ProtocolError,
 )
-"""What says nothing about the statement that met it: the disk or the file gave out."""
+"""What is not the fault of the statement that met it: the disk or the file gave out."""
 DATA_ERRORS = (
     apsw.ConstraintError,
     apsw.MismatchError,
@@ -48,7 +54,7 @@ DATA_ERRORS = (
 """What one bad row causes: it alone is refused."""
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class SqlitePlace(Struct, frozen=True, kw_only=True):
     """Where a database is and how it is opened."""
 
     path: str
@@ -62,7 +68,7 @@ class Place(Struct, frozen=True, kw_only=True):
         return self.path.startswith(":memory:")
 
     @classmethod
-    def of(cls, path: str | Path, **how: object) -> Place:
+    def of(cls, path: str | Path, **how: object) -> SqlitePlace:
         """Name a place; two names of one file are the same place."""
         text = str(path)
         if not text.startswith(":memory:"):
@@ -70,25 +76,27 @@ class Place(Struct, frozen=True, kw_only=True):
         return cls(path=text, **how)  # type: ignore[arg-type]
 
 
-def connect(place: Place, *, writes: bool = True) -> apsw.Connection:
+def connect(place: SqlitePlace, *, writes: bool = True) -> apsw.Connection:
     """Open a connection; a new file becomes a database in WAL mode."""
     try:
         return _connect(place, writes)
     except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.NotADBError) as error:
-        raise StoreBroken(f"cannot open the SQLite file {reason(place.path, error)}") from error
+        raise StoreBroken(
+            f"cannot open the SQLite file {explain_unusable(place.path, error)}"
+        ) from error
 
 
-def _connect(place: Place, writes: bool) -> apsw.Connection:
+def _connect(place: SqlitePlace, writes: bool) -> apsw.Connection:
     name = ":memory:" if place.in_memory else place.path
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if writes else 0)
     if writes and not place.in_memory and place.vfs is None:
         create_private(place.path)
     patience = Patience(place.deadline_seconds)
-    connection = patience.spend(
+    connection = patience.retry_while_busy(
         lambda: apsw.Connection(name, flags=flags, vfs=place.vfs, statementcachesize=400)
     )
     try:
-        patience.spend(lambda: _prepare(connection, place))
+        patience.retry_while_busy(lambda: _configure(connection, place))
     except BaseException:
         connection.close()
         raise
@@ -101,11 +109,11 @@ def create_private(path: str) -> None:
     SQLite gives the files beside a database the database's own mode.
     """
     with suppress(OSError):
-        # What stands in the way is for whoever opens it to say.
+        # What stands in the way is reported by the one that opens it.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
-def reason(path: str, error: Exception) -> str:
+def explain_unusable(path: str, error: Exception) -> str:
     """Name a file that cannot be used, and what most likely stands in the way."""
     directory = os.path.dirname(path)
     if os.path.isdir(path):
@@ -121,7 +129,7 @@ def reason(path: str, error: Exception) -> str:
     return f"{path}: {likely}"
 
 
-def _prepare(connection: apsw.Connection, place: Place) -> None:
+def _configure(connection: apsw.Connection, place: SqlitePlace) -> None:
     if not place.in_memory:
         # Takes effect in a new file only, and there before anything is written: a purge gives its
         # pages back to the file system. In any other it would wait for the writer.
@@ -130,27 +138,76 @@ def _prepare(connection: apsw.Connection, place: Place) -> None:
         mode = connection.pragma("journal_mode", "wal")
         if mode != "wal":
             raise apsw.BusyError(f"the journal mode is still {mode}")
-    # Else a claim would be planned anew, for 20 times its cost, whenever its times are other ones.
+    # Else a claim would be planned again, for 20 times its cost, whenever its times are other ones.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.pragma("synchronous", place.synchronous)
     connection.pragma("cache_size", -CACHE_KIB)
     connection.pragma("temp_store", "memory")
+    connection.convert_binding = _bind_value
+
+
+def _bind_value(cursor: apsw.Cursor, number: int, value: Any) -> apsw.SQLiteValue:
+    """Bind what SQLite has no type for: an id as its bytes, a list as JSON."""
+    if isinstance(value, UUID):
+        return value.bytes
+    if isinstance(value, list):
+        return _json(value).decode()
+    raise TypeError(f"a parameter cannot be {type(value).__name__}")
+
+
+_json = msgspec.json.Encoder(uuid_format="hex").encode
+
+
+FILE_SUFFIXES = ("", "-wal", "-shm")
+"""The database, its log and the log's index: a commit that any of them misses is lost."""
+
+
+class FileIdentity:
+    """The files of a database as they were when it was opened.
+
+    A file that was removed or replaced can be written for as long as it is open, and is gone at the
+    end: SQLite reports no error.
+    """
+
+    def __init__(self, place: SqlitePlace) -> None:
+        """Remember the files that are there; a place without a file of its own has none."""
+        names = () if place.in_memory else tuple(place.path + suffix for suffix in FILE_SUFFIXES)
+        self._files = {name: found for name in names if (found := _find_inode(name)) is not None}
+
+    def check(self) -> None:
+        """Raise StoreReplaced unless each file is still the one that was opened."""
+        for name, opened in self._files.items():
+            found = _find_inode(name)
+            if found != opened:
+                raise StoreReplaced(
+                    f"the SQLite file {name} was {'removed' if found is None else 'replaced'} "
+                    "while it was open; what is written to it now would be lost: stop every "
+                    "process that has it open, put the right file in place, and start them again"
+                )
+
+
+def _find_inode(name: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(name)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 class Patience:
-    """Tries again while the file is busy, until a deadline: nobody is told "database is locked".
+    """Tries again while the file is busy, until a deadline: nobody sees "database is locked".
 
-    The sleeps grow only to a few milliseconds and are drawn at random, so that whoever has waited
-    long is as likely to be next as whoever has just come.
+    The sleeps grow only to a few milliseconds and are drawn at random, so that a process that has
+    waited long is as likely to be next as one that has just come.
     """
 
     def __init__(self, seconds: float, *, longest: float = 0.002) -> None:
-        """Begin to wait now, with sleeps of so many seconds at most."""
+        """Start to wait now, with sleeps of at most `longest` seconds."""
         self.seconds = seconds
         self._until = time.monotonic() + seconds
         self._sleep, self._longest = 0.0002, longest
 
-    def spend(self, action: Callable[[], T]) -> T:
+    def retry_while_busy(self, action: Callable[[], T]) -> T:
         """Do it as soon as it can be done."""
         while True:
             try:
@@ -164,28 +221,28 @@ class Patience:
             self._sleep = min(self._sleep * 2, self._longest)
 
 
-def translate(error: BaseException) -> BaseException:
-    """Say in Holdfast's words what went wrong; what is no database error stays as it is."""
+def translate_error(error: BaseException) -> BaseException:
+    """Turn a driver error into one of ours; any other error stays as it is."""
     match error:
         case HoldfastError():
             return error
         case apsw.FullError():
-            told: StoreError = StoreFull(f"no room left for the SQLite file: {error}")
+            found: StoreError = StoreFull(f"no room left for the SQLite file: {error}")
         case apsw.BusyError() | apsw.LockedError():
-            told = StoreUnavailable(f"the SQLite file stayed busy: {error}")
+            found = StoreUnavailable(f"the SQLite file stayed busy: {error}")
         case apsw.ConstraintError() | apsw.MismatchError():
-            told = LawBroken(f"the database refused a row: {error}")
+            found = LawBroken(f"the database refused a row: {error}")
         case _ if isinstance(error, FATAL):
-            told = _broken(error)
+            found = _make_disk_error(error)
         case apsw.Error():
-            told = StoreError(f"SQLite failed: {error}")
+            found = StoreError(f"SQLite failed: {error}")
         case _:
             return error
-    told.__cause__ = error
-    return told
+    found.__cause__ = error
+    return found
 
 
-def _broken(error: BaseException) -> StoreError:
+def _make_disk_error(error: BaseException) -> StoreError:
     # A write past the quota or the end of the disk may come as an I/O error with that errno.
     if "No space left" in str(error) or "quota" in str(error).lower():
         return StoreFull(f"no room left for the SQLite file: {error}")

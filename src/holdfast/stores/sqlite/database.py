@@ -1,4 +1,7 @@
-"""One database file as a process has it open: one writer, a few readers, shared by its stores."""
+"""One database file as a process has it open: one writer, a few readers, shared by its stores.
+
+Own to SQLite: its locks belong to the process, so all stores of a file share its connections.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,15 @@ import apsw
 
 from holdfast.errors import StoreBroken, StoreForked
 from holdfast.stores.columns import Dictionary
-from holdfast.stores.sqlite.connections import FATAL, Patience, Place, connect, translate
-from holdfast.stores.sqlite.identity import FileIdentity
-from holdfast.stores.sqlite.session import Session
+from holdfast.stores.sqlite.connections import (
+    FATAL,
+    FileIdentity,
+    Patience,
+    SqlitePlace,
+    connect,
+    translate_error,
+)
+from holdfast.stores.sqlite.turn import ReadSnapshot
 from holdfast.stores.sqlite.writer import Writer
 
 T = TypeVar("T")
@@ -24,9 +33,9 @@ READERS = 4
 
 
 class Database:
-    """What all stores of one file share: `join` gives it, `leave` lets go of it."""
+    """What all stores of one file share: `open_shared` gives it, `close_shared` lets go of it."""
 
-    def __init__(self, place: Place, connection: apsw.Connection) -> None:
+    def __init__(self, place: SqlitePlace, connection: apsw.Connection) -> None:
         """Take over a connection whose schema is the right one."""
         self.seen = Dictionary()
         self._identity = FileIdentity(place)
@@ -36,20 +45,22 @@ class Database:
         self._idle: deque[apsw.Connection] = deque()
         self._readers = ThreadPoolExecutor(READERS, f"holdfast reader of {place.path}")
 
-    async def read(self, action: Callable[[Session], T]) -> T:
+    async def read(self, action: Callable[[ReadSnapshot], T]) -> T:
         """Do something that only reads, in one short snapshot."""
         if self._place.in_memory:
-            # There is but one connection, and the writer has it.
+            # There is only one connection, and the writer has it.
             return await self.writer.perform(action, lambda: 0)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, self._read, action)
+        return await loop.run_in_executor(self._readers, self._read_patiently, action)
 
-    def _read(self, action: Callable[[Session], T]) -> T:
+    def _read_patiently(self, action: Callable[[ReadSnapshot], T]) -> T:
         try:
-            result = Patience(self._place.deadline_seconds).spend(lambda: self._snapshot(action))
+            result = Patience(self._place.deadline_seconds).retry_while_busy(
+                lambda: self._read_in_snapshot(action)
+            )
         except apsw.Error as error:
             self._identity.check()
-            raise translate(error) from error
+            raise translate_error(error) from error
         except StoreBroken:
             # A new connection could not be opened: most likely because the file is gone.
             self._identity.check()
@@ -57,14 +68,14 @@ class Database:
         self._identity.check()
         return result
 
-    def _snapshot(self, action: Callable[[Session], T]) -> T:
+    def _read_in_snapshot(self, action: Callable[[ReadSnapshot], T]) -> T:
         try:
             connection = self._idle.popleft()
         except IndexError:
             connection = connect(self._place, writes=False)
         try:
             connection.execute("BEGIN")
-            result = action(Session(connection, self.seen))
+            result = action(ReadSnapshot(connection, self.seen))
             connection.execute("COMMIT")
         except FATAL:
             # A new one may do better once the disk does.
@@ -79,7 +90,7 @@ class Database:
         return result
 
     def close(self) -> None:
-        """Finish what was begun and let go of the file; blocks until it is done."""
+        """Finish what was started and let go of the file; blocks until it is done."""
         self._readers.shutdown()
         while self._idle:
             self._idle.popleft().close()
@@ -99,11 +110,11 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-def check_not_forked(place: Place) -> None:
+def check_not_forked(place: SqlitePlace) -> None:
     """Raise StoreForked if a parent of this process had the file open when it forked.
 
     SQLite keeps in memory which locks the process has on a file. The child inherits the notes but
-    not the locks, and opened anew, the file could be damaged by two writers.
+    not the locks, and opened again, the file could be damaged by two writers.
     """
     if any(pid != os.getpid() and path == place.path for pid, path, *_ in _open):
         raise StoreForked(
@@ -114,10 +125,12 @@ def check_not_forked(place: Place) -> None:
         )
 
 
-def join(place: Place, prepare: Callable[[apsw.Connection, Place], None]) -> Database:
+def open_shared(
+    place: SqlitePlace, prepare: Callable[[apsw.Connection, SqlitePlace], None]
+) -> Database:
     """Open a database, or share it with the stores of this process that have it open.
 
-    `prepare` checks or makes the schema before anybody uses it. Blocks.
+    `prepare` checks or makes the schema before it is used. Blocks.
     """
     with _lock:
         check_not_forked(place)
@@ -134,8 +147,8 @@ def join(place: Place, prepare: Callable[[apsw.Connection, Place], None]) -> Dat
         return database
 
 
-def leave(place: Place, database: Database) -> None:
-    """Let go of a database; the last one closes it. Blocks."""
+def close_shared(place: SqlitePlace, database: Database) -> None:
+    """Release a database; the last user closes it. Blocks."""
     with _lock:
         database.users -= 1
         if database.users == 0:
@@ -143,6 +156,6 @@ def leave(place: Place, database: Database) -> None:
             database.close()
 
 
-def _key(place: Place) -> tuple[int, str, str | None, str]:
+def _key(place: SqlitePlace) -> tuple[int, str, str | None, str]:
     # With the process: what a fork copied has no threads.
     return os.getpid(), place.path, place.vfs, place.synchronous

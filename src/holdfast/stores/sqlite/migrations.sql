@@ -8,7 +8,7 @@ SELECT count(*) FROM sqlite_schema
 -- Whether migrations were ever applied.
 SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'migrations'
 
--- name: begin
+-- name: create
 -- Where they are remembered.
 CREATE TABLE IF NOT EXISTS migrations (
     number INTEGER PRIMARY KEY,

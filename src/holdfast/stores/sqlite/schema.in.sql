@@ -1,5 +1,5 @@
 -- Holdfast on SQLite: a ledger of events, and one narrow row per job that is their projection.
--- The tables of ../postgres/schema.in.sql, with the differences said where they are. Times are
+-- The tables of ../postgres/schema.in.sql, with the differences stated where they are. Times are
 -- microseconds since 1970 UTC. Codes are listed in docs/lifecycle.md. STRICT: a wrong type is
 -- refused, not kept.
 
@@ -10,7 +10,7 @@ CREATE TABLE meta (
 INSERT INTO meta VALUES ('epoch', '1'), ('sealing', 'off');
 
 -- What keeps the clock from going back: see holdfast/lifecycle/clock.py. differs from postgres:
--- each process has a clock of its own, and so its own shift; others' count where the mark says that
+-- each process has a clock of its own, and so its own shift; others' count where the mark shows that
 -- their clocks agree.
 CREATE TABLE store_clock (
     one INTEGER PRIMARY KEY DEFAULT 1,
@@ -89,8 +89,8 @@ CREATE TABLE jobs (
     result_digest BLOB,
     error_code TEXT,
     result_ptr TEXT,
-    -- A row that could not be read or moved: kept out of claims and sweeps until it is repaired. No
-    -- part of the projection: no event says so.
+    -- A row that could not be read or moved: kept out of claims and sweeps until it is repaired. Not
+    -- part of the projection: no event records it.
     quarantined_at INTEGER,
     quarantine TEXT,
     -- What a claim finds a job by: the task with its version; needs, class and whose tenant's.
@@ -126,8 +126,8 @@ CREATE INDEX jobs_workflow ON jobs (workflow_id, id) WHERE workflow_id IS NOT NU
 CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
 CREATE INDEX jobs_quarantined ON jobs (id) WHERE quarantined_at IS NOT NULL;
 CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
--- For lists. Not of the tenant and the queue that most jobs are of: these are met by a look at the
--- newest, and whoever uses no others pays for neither index.
+-- For lists. The tenant and the queue of most jobs are left out: a look at the newest jobs meets
+-- them, and an installation that uses no others pays for neither index.
 CREATE INDEX jobs_tenant ON jobs (tenant, id) WHERE tenant <> 'default';
 CREATE INDEX jobs_queue ON jobs (queue, id) WHERE queue <> 'default';
 
@@ -152,6 +152,15 @@ CREATE TRIGGER jobs_fixed AFTER UPDATE OF {{law.fixed}} ON jobs
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of what a submit fixes refused on jobs'); END;
 CREATE TRIGGER jobs_kept AFTER DELETE ON jobs WHEN OLD.retention <> {{retention.cleaned}}
 BEGIN SELECT RAISE(ABORT, 'holdfast: the removal of a job that is not cleaned refused on jobs'); END;
+
+-- Which jobs a hold keeps from being claimed, so that they are found to lift it. A job that is not
+-- admitted yet has the hold ''. differs from postgres: the one writer keeps it, not triggers.
+CREATE TABLE holds (
+    hold TEXT NOT NULL,
+    id BLOB NOT NULL,
+    PRIMARY KEY (hold, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX holds_id ON holds (id);
 
 -- differs from postgres: one writer at a time, so `position` alone is the order of the tail. It is
 -- not AUTOINCREMENT, which costs 5 % of a cycle: the newest event cannot be removed instead, so
@@ -233,7 +242,7 @@ CREATE TABLE signals (
 ) STRICT, WITHOUT ROWID;
 
 -- One row per claim that took something: it finds leases that may have passed, settles a claim
--- whose reply was lost, and tells what an owner holds, without an index that every finish changes.
+-- whose reply was lost, and lists what an owner holds, without an index that every finish changes.
 -- differs from postgres: `ids` are the 16 bytes of each id, one after the other.
 CREATE TABLE claims (
     request_id TEXT PRIMARY KEY,
@@ -259,8 +268,8 @@ CREATE TABLE keys (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX keys_id ON keys (id);
 
--- Old jobs that were removed whole: an entry for each batch, and of each job its id and tenant, so
--- that whoever asks for it is told, and a job_id or request_id that stood for it never makes another.
+-- Old jobs that were removed whole: an entry for each batch, and each job's id and tenant, so that
+-- a request for it gets an answer, and its job_id or request_id never makes another job.
 CREATE TABLE purges (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     at INTEGER NOT NULL,
@@ -285,7 +294,7 @@ BEGIN SELECT RAISE(ABORT, 'holdfast: the removal of an entry refused on purged')
 
 -- Parents whose family has to be looked at: written with whatever gives reason to, by the same
 -- transaction. No part of the ledger: a slow pass finds what is lost here. AUTOINCREMENT: a number
--- that was given again could be taken for a mark that somebody has seen, and be removed unseen.
+-- that was given again could be taken for a mark that a sweep has seen, and be removed unseen.
 CREATE TABLE marks (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     id BLOB NOT NULL
@@ -308,7 +317,7 @@ CREATE TABLE queue_events (
 ) STRICT;
 
 -- Who serves which queues, for people who ask why a job does not run; no claim or sweep reads it,
--- and it is no part of the ledger. Lists are JSON.
+-- and it does not belong to the ledger. Lists are JSON.
 CREATE TABLE workers (
     name TEXT PRIMARY KEY,
     started_at INTEGER NOT NULL,
@@ -319,12 +328,17 @@ CREATE TABLE workers (
     host TEXT NOT NULL,
     queues TEXT NOT NULL,
     capabilities TEXT NOT NULL,
-    tasks TEXT NOT NULL
+    tasks TEXT NOT NULL,
+    -- What its host has for commands, in all and now.
+    cpus INTEGER,
+    memory_mb INTEGER,
+    free_cpus INTEGER,
+    free_memory_mb INTEGER
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX workers_seen ON workers (seen_at);
 
--- The terms that workers publish of their tasks, for those who submit by name; no part of the ledger.
--- A tenant of '' stands for all. `body` is JSON.
+-- The terms that workers publish of their tasks, for those who submit by name; not in the ledger.
+-- A tenant of '' means all. `body` is JSON.
 CREATE TABLE task_terms (
     tenant TEXT NOT NULL,
     task TEXT NOT NULL,
@@ -333,7 +347,7 @@ CREATE TABLE task_terms (
     PRIMARY KEY (tenant, task)
 ) STRICT, WITHOUT ROWID;
 
--- What handlers said by ctx.log, the newest lines of each job; no part of the ledger, and no worker
+-- What handlers wrote by ctx.log, the newest lines of each job; not part of the ledger, and no worker
 -- or sweep reads it. `at` is the clock of the worker.
 CREATE TABLE logs (
     position INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -346,7 +360,7 @@ CREATE TABLE logs (
 CREATE INDEX logs_id ON logs (id, position);
 
 -- Who may ask a server for what. A secret is not kept, only its SHA-256; `queues` is a JSON list,
--- and null, like a tenant that is null, stands for all. A token is revoked, never removed: it is
+-- and null, like a tenant that is null, means all. A token is revoked, never removed: it is
 -- the name behind what it did. Ids are in the order of time.
 CREATE TABLE tokens (
     id TEXT PRIMARY KEY,
@@ -364,9 +378,9 @@ CREATE TABLE tokens (
     CONSTRAINT revoked_by_somebody CHECK ((revoked_at IS NULL) = (revoked_by IS NULL))
 ) STRICT, WITHOUT ROWID;
 
--- Whom to tell of the ends of jobs. A secret must be kept as it is, for messages are signed with
+-- Where to report the ends of jobs. A secret must be kept as it is, for messages are signed with
 -- it; it is forgotten when the webhook is removed. `states` is a JSON list of codes; null, as of
--- the queue and the task, stands for all. Ids are in the order of time, and a tenant's own.
+-- the queue and the task, means all. Ids are in the order of time, and a tenant's own.
 CREATE TABLE webhooks (
     id TEXT NOT NULL,
     tenant TEXT NOT NULL,
@@ -384,6 +398,60 @@ CREATE TABLE webhooks (
     CONSTRAINT secret_while_it_lives CHECK ((removed_at IS NULL) = (secret IS NOT NULL))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX webhooks_live ON webhooks (id, tenant) WHERE removed_at IS NULL;
+
+-- What was sent to become the files of jobs: its state, its size, and when it goes. The bytes are in
+-- the place of blobs. `bytes` are written, `reserved` are promised to the one writer that there may
+-- be at a time, and whatever moves `rev` was seen by nobody who compares with an older one. Ids are
+-- in the order of time.
+CREATE TABLE uploads (
+    id TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    state TEXT NOT NULL,
+    rev INTEGER NOT NULL DEFAULT 1,
+    bytes INTEGER NOT NULL DEFAULT 0,
+    reserved INTEGER NOT NULL DEFAULT 0,
+    files INTEGER,
+    digest TEXT,
+    request_id TEXT,
+    writer TEXT,
+    created_at INTEGER NOT NULL,
+    created_by TEXT NOT NULL,
+    written_at INTEGER,
+    finalized_at INTEGER,
+    moved_at INTEGER NOT NULL,
+    moved_by TEXT NOT NULL,
+    expires_at INTEGER NOT NULL,
+    removed_at INTEGER,
+    CONSTRAINT state_is_known CHECK (
+        state IN ('uploading', 'finalized', 'consumed', 'expired', 'deleted')),
+    CONSTRAINT bytes_are_counted CHECK (bytes >= 0 AND reserved >= 0),
+    CONSTRAINT written_while_uploading CHECK (
+        state = 'uploading' OR writer IS NULL AND reserved = 0),
+    CONSTRAINT finalized_with_digest CHECK ((finalized_at IS NULL) = (digest IS NULL)),
+    CONSTRAINT finalized_before_use CHECK (
+        state NOT IN ('finalized', 'consumed') OR finalized_at IS NOT NULL),
+    CONSTRAINT removed_after_the_end CHECK (
+        removed_at IS NULL OR state IN ('expired', 'deleted') AND bytes = 0)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX uploads_tenant ON uploads (tenant, id);
+CREATE INDEX uploads_expires ON uploads (expires_at);
+CREATE INDEX uploads_finalized ON uploads (id) WHERE state = 'finalized';
+
+-- Which jobs name an upload. Written before the job is: a row without its job is of a submit that
+-- was refused.
+CREATE TABLE upload_jobs (
+    upload TEXT NOT NULL,
+    id BLOB NOT NULL,
+    PRIMARY KEY (upload, id)
+) STRICT, WITHOUT ROWID;
+
+-- The parts of an upload and their sizes: single files by path, or '' for one archive of all.
+CREATE TABLE upload_files (
+    upload TEXT NOT NULL,
+    path TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    PRIMARY KEY (upload, path)
+) STRICT, WITHOUT ROWID;
 
 -- How far those have come who follow the tail of all events.
 CREATE TABLE cursors (

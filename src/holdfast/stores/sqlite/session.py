@@ -1,177 +1,131 @@
-"""What every operation uses: named statements, and rows read as records."""
+"""A session: the way from the event loop to the threads of a database, and the store's clock.
+
+differs from postgres: reads run on a reader's thread, writes in a turn on the one writer's.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any, TypeAlias, TypeVar
-from uuid import UUID, SafeUUID
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import apsw
-import msgspec
 
-from holdfast.lifecycle.job import Job, JobId, LoggedEvent
-from holdfast.lifecycle.policy import read_policy
-from holdfast.lifecycle.states import EventType
-from holdfast.ports import Limits
-from holdfast.stores.columns import (
-    EVENT_COLUMNS,
-    JOB_COLUMNS,
-    Dictionary,
-    created_keys,
-    read_event,
-    read_job,
-)
-from holdfast.stores.quarantine import UNREADABLE, all_of, sift
-from holdfast.stores.tenant_limits import read_limits
-from holdfast.stores.text import blocks
+from holdfast.errors import StoreError
+from holdfast.lifecycle.record import Job, JobId, LoggedEvent
+from holdfast.stores.columns import Dictionary
+from holdfast.stores.sqlite.clock import StoreClock
+from holdfast.stores.sqlite.connections import SqlitePlace, translate_error
+from holdfast.stores.sqlite.database import Database, check_not_forked, close_shared, open_shared
+from holdfast.stores.sqlite.migrate import prepare
+from holdfast.stores.sqlite.rows import SQL, event_of, job_id, job_of, split_ids
+from holdfast.stores.sqlite.turn import ReadSnapshot, Turn
+from holdfast.stores.statements import Row, Statement, Statements
 
-R = TypeVar("R")
-SQL = blocks("holdfast.stores.sqlite")
-Row: TypeAlias = tuple[Any, ...]
-Parameters: TypeAlias = Sequence[Any] | dict[str, Any]
-_PARENT = JOB_COLUMNS.index("parent_id")
-_POLICY, _NEEDS = JOB_COLUMNS.index("policy"), JOB_COLUMNS.index("needs")
-_TYPE, _DATA = EVENT_COLUMNS.index("type"), EVENT_COLUMNS.index("data")
+T = TypeVar("T")
 
 
-@cache
-def fragment(name: str, **parts: str) -> str:
-    """Put a statement together: the named block without its comment, `:words` filled in."""
-    text = _COMMENT.sub("", SQL[name])
-    for word, part in parts.items():
-        text = text.replace(f":{word}", part)
-    return text
+class SqliteSession(Statements):
+    """Runs statements and functions on the threads of one database file."""
 
+    sql = SQL
 
-_COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
+    def __init__(self, place: SqlitePlace, machine: Callable[[], int]) -> None:
+        self.place = place
+        self.clock = StoreClock(machine)
+        self.seen = Dictionary()
+        self._database: Database | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._process = 0
 
-
-_VALUES = re.compile(r"VALUES (\([?, 0-9]+\))")
-
-
-@cache
-def is_set_based(sql: str) -> bool:
-    """Whether a statement can write several rows in one run: it names them by VALUES."""
-    return _VALUES.search(sql) is not None
-
-
-@cache
-def for_rows(sql: str, rows: int) -> str:
-    """Write a statement for so many rows: its VALUES repeated."""
-    match = _VALUES.search(sql)
-    if match is None or rows == 1:
-        return sql
-    return sql[: match.start(1)] + ", ".join([match[1]] * rows) + sql[match.end(1) :]
-
-
-class Session:
-    """A connection inside a transaction, and the dictionary of this process."""
-
-    def __init__(self, connection: apsw.Connection, seen: Dictionary) -> None:
-        """Use a connection for one operation."""
-        self.connection = connection
-        self.seen = seen
-        self.bad: dict[JobId, str] = {}
-        """Jobs that were left out because they are damaged, and why."""
-
-    def rows(self, name: str, parameters: Parameters = ()) -> list[Row]:
-        """Run a named statement and read all it returns."""
-        return self.connection.execute(SQL[name], parameters).fetchall()
-
-    def row(self, name: str, parameters: Parameters = ()) -> Row | None:
-        """Run a named statement and read its first row."""
-        return self.connection.execute(SQL[name], parameters).fetchone()
-
-    def jobs(self, name: str, parameters: Parameters = ()) -> list[Job]:
-        """Run a named statement that returns job rows; raise JobUnreadable if one is damaged."""
-        return all_of(self.rows(name, parameters), self.job, _id_of)
-
-    def readable_jobs(self, rows: Sequence[Row]) -> list[Job]:
-        """Make records out of job rows; leave damaged ones out, and note them in `bad`."""
-        return self._readable(rows, self.job)
-
-    def events(self, name: str, parameters: Parameters = ()) -> list[LoggedEvent]:
-        """Run a named statement that returns event rows; raise JobUnreadable if one is damaged."""
-        return all_of(self.rows(name, parameters), self.event, _id_of)
-
-    def readable_events(self, rows: Sequence[Row]) -> list[LoggedEvent]:
-        """Make events out of rows; leave damaged ones out, and note their jobs in `bad`."""
-        return self._readable(rows, self.event)
-
-    def _readable(self, rows: Sequence[Row], read: Callable[[Row], R]) -> list[R]:
-        try:
-            return [read(row) for row in rows]
-        except UNREADABLE:
-            found, bad = sift(rows, read, _id_of)
-            self.bad |= bad
-            return found
-
-    def meta(self) -> dict[str, str]:
-        """Read the epoch and whether events are sealed."""
-        return {key: value for key, value in self.rows("meta")}  # noqa: C416  rows of two
-
-    def limits(self) -> Limits:
-        """Read the limits."""
-        return read_limits(self.meta())
-
-    def get(self, id: bytes, *, signals: bool = True) -> Job | None:
-        """Read one job row."""
-        row = self.row("get" if signals else "get_unread", (id,))
-        return None if row is None else all_of([row], self.job, _id_of)[0]
-
-    def job(self, row: Sequence[Any]) -> Job:
-        """Make a record out of a job row."""
-        values = list(row)
-        values[0] = job_id(values[0])
-        if values[_PARENT] is not None:
-            values[_PARENT] = job_id(values[_PARENT])
-        self.learn(values[_POLICY], values[_NEEDS])
-        return read_job(values, self.seen)
-
-    def event(self, row: Sequence[Any]) -> LoggedEvent:
-        """Make an event out of an event row."""
-        values = list(row)
-        values[0] = job_id(values[0])
-        if values[_TYPE] == EventType.CREATED.code:
-            self.learn_created(values[_DATA])
-        return read_event(values, self.seen)
-
-    def learn_created(self, text: str) -> None:
-        """Look up what a first event names."""
-        self.learn(*created_keys(text))
-
-    def learn(self, policy: int, needs: int) -> None:
-        """Look up a policy and needs that this process has not seen."""
-        if not self.seen.missing(policy, needs):
+    async def open(self) -> None:
+        """Open the file; a new one gets the schema, any other must have this version's."""
+        if self._database is not None:
             return
-        for key, body in self.rows("policy", (policy,)):
-            self.seen.policies[key] = read_policy(body)
-        self.learn_needs(needs)
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open_database())
+        # A caller that is cancelled leaves it to the others, or to `close`: a thread cannot be
+        # stopped.
+        await asyncio.shield(self._opening)
 
-    def learn_needs(self, needs: int) -> None:
-        """Look up a set of needs."""
-        for key, body in self.rows("need", (needs,)):
-            self.seen.needs[key] = frozenset(msgspec.json.decode(body))
+    async def _open_database(self) -> None:
+        try:
+            self._database = await asyncio.to_thread(open_shared, self.place, prepare)
+            self.seen = self._database.seen
+            self._process = os.getpid()
+            await self.read(self.clock.start)
+        except apsw.Error as error:
+            raise translate_error(error) from error
+        finally:
+            self._opening = None
 
+    async def close(self) -> None:
+        """Finish what was started and let go of the file."""
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        database, self._database = self._database, None
+        if database is not None and self._process == os.getpid():
+            await asyncio.to_thread(close_shared, self.place, database)
 
-def job_id(id: bytes) -> JobId:
-    """Read an id as it is stored.
+    @property
+    def database(self) -> Database:
+        """The open database; StoreError where it is not open."""
+        if self._database is None:
+            raise StoreError("the store is not open; await store.open() first")
+        if self._process != os.getpid():
+            check_not_forked(self.place)
+        return self._database
 
-    UUID(bytes=...) looks at all the ways in which one can be made, which takes a claim as long as
-    reading the rest of the job.
-    """
-    made = JobId(_new(UUID))
-    _set(made, "int", int.from_bytes(id, "big"))
-    _set(made, "is_safe", _UNKNOWN)
-    return made
+    async def read(self, action: Callable[[ReadSnapshot], T]) -> T:
+        """Do something that only reads, in one short snapshot."""
+        return await self.database.read(action)
 
+    async def perform(self, action: Callable[[Turn], T], *, urgent: bool = False) -> T:
+        """Do something that writes, in a turn of the writer's; return once it is durable."""
+        if self.clock.is_due:
+            action = partial(self._tended, action)
+        return await self.database.writer.perform(action, self.clock.now, urgent=urgent)
 
-def _id_of(row: Row) -> JobId:
-    """The id of a job or event row: the first column of both."""
-    return job_id(row[0])
+    def _tended(self, action: Callable[[Turn], T], turn: Turn) -> T:
+        self.clock.tend(turn)
+        return action(turn)
 
+    async def fetch(self, text: str, *parameters: Any) -> Sequence[Row]:
+        """Run a statement that only reads."""
+        return await self.read(
+            lambda snapshot: snapshot.connection.execute(text, parameters).fetchall()
+        )
 
-_new = object.__new__
-_set, _UNKNOWN = object.__setattr__, SafeUUID.unknown
+    async def snapshot(self, *statements: Statement) -> list[Sequence[Row]]:
+        """Run statements that only read, all in one snapshot."""
+        return await self.read(lambda snapshot: [snapshot.rows(*one) for one in statements])
+
+    async def write(self, name: str, *parameters: Any) -> Sequence[Row]:
+        """Run a named statement that writes."""
+        return await self.perform(lambda turn: turn.rows(name, *parameters))
+
+    async def write_rows(self, name: str, rows: Sequence[Row], *shared: Any) -> None:
+        """Run a named statement that writes for each of these rows."""
+        await self.perform(lambda turn: turn.write(name, rows, shared))
+
+    async def set_aside(self, bad: Mapping[JobId, str]) -> None:
+        """Keep damaged jobs out of claims and sweeps."""
+        await self.perform(lambda turn: turn.set_aside(bad))
+
+    def id(self, value: Any) -> JobId:
+        """Read an id: 16 bytes."""
+        return job_id(value)
+
+    def ids(self, values: Any) -> list[JobId]:
+        """Read the ids of a claim, one after the other."""
+        return split_ids(values)
+
+    def job(self, row: Row) -> Job:
+        """Make a record out of a job row; what it names is known."""
+        return job_of(row, self.seen)
+
+    def event(self, row: Row) -> LoggedEvent:
+        """Make an event out of an event row; what it names is known."""
+        return event_of(row, self.seen)

@@ -1,4 +1,7 @@
-"""Submit: insert decided jobs with their first events and keys."""
+"""Submit: insert decided jobs with their first events and keys.
+
+differs from postgres: the one writer sees every key that is held, so none has to be waited for.
+"""
 
 from __future__ import annotations
 
@@ -7,73 +10,78 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from holdfast.errors import JobUnreadable, LawBroken
-from holdfast.lifecycle.job import Job, JobId, NewJob
+from holdfast.lifecycle.holds import UNADMITTED, listed_holds
+from holdfast.lifecycle.keys import Existing, KeyHolder, KeyName, KeyPlan, KeyRefusal
+from holdfast.lifecycle.record import Job, JobId, NewJob
 from holdfast.lifecycle.states import Link
-from holdfast.ports import SubmitOutcome, SubmitRefused, Submitted
-from holdfast.stores.batch import stamp
-from holdfast.stores.columns import EVENT_COLUMNS
-from holdfast.stores.purging import refused_as_purged
-from holdfast.stores.quarantine import refused_as_unreadable
-from holdfast.stores.sqlite.connections import DATA_ERRORS, translate
-from holdfast.stores.sqlite.rows import event_row, sealed, submit_row
+from holdfast.ports.models import SubmitOutcome, SubmitRefused, Submitted
+from holdfast.stores.fold import stamp
+from holdfast.stores.outcomes import (
+    refused_as_purged,
+    refused_as_unreadable,
+    refused_by_key,
+    settle_known,
+)
+from holdfast.stores.sqlite.connections import DATA_ERRORS, translate_error
+from holdfast.stores.sqlite.rows import make_event_row, sealed, submit_row
 from holdfast.stores.sqlite.turn import Turn
-from holdfast.stores.submitting import Asked, Existing, Holder, Plan, settle_known
-
-_DIGEST = EVENT_COLUMNS.index("digest")
+from holdfast.stores.tenant_limits import LIMIT_KEYS
 
 
 def submit(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
     """Insert a batch; where one of it is bad, or was there before, go through them one by one."""
     try:
-        with turn.alone():
-            return submit_batch(turn, jobs)
+        with turn.in_savepoint():
+            return _submit_batch(turn, jobs)
     except DATA_ERRORS:
-        return [_submit_one(turn, job) for job in jobs]
+        return [_submit_apart(turn, job) for job in jobs]
 
 
-def _over_limits(turn: Turn, jobs: Sequence[NewJob]) -> dict[JobId, SubmitRefused]:
-    """Return which new jobs give their tenants more queues or sets of needs than they may have."""
+def _find_over_limits(turn: Turn, jobs: Sequence[NewJob]) -> dict[JobId, SubmitRefused]:
+    """Return which new jobs give their tenants more queues or needs than they may have."""
     known = turn.seen.names
-    if not (new := known.new(jobs)):
+    if not (new := known.find_new(jobs)):
         return {}
-    for tenant in known.stale(new):
-        queues = {queue for (queue,) in turn.rows("tenant_queues", (tenant,))}
-        needs = {key for (key,) in turn.rows("tenant_needs", (tenant,))}
-        known.learn(tenant, queues, needs, turn.limits())
-    return known.refused(jobs)
+    for tenant in known.list_stale_tenants(new):
+        known.learn(tenant, turn.rows("tenant_names", tenant, LIMIT_KEYS))
+    return known.find_refused(jobs)
 
 
-def submit_batch(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
+def _submit_batch(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
     """Insert a batch of which none is bad or was there before."""
-    if not any(job.keys for job in jobs) and not _over_limits(turn, jobs):
+    if not any(job.keys for job in jobs) and not _find_over_limits(turn, jobs):
         return [Submitted(job, created=True) for job in _insert(turn, jobs)]
     outcomes: dict[JobId, SubmitOutcome] = {}
     waiting = jobs
     while waiting:
-        plan = Plan(waiting)
+        plan = KeyPlan(waiting)
         _point_to_ids(turn, plan)
-        taken = _take_keys(turn, plan)
+        _take_keys(turn, plan)
         # Only now it is known which jobs are new: a repeat brings no name.
-        refused = plan.refuse(_over_limits(turn, plan.winners()))
-        turn.write("drop_keys", [asked for id_ in refused for asked in taken.get(id_, ())])
+        refused = _find_over_limits(turn, plan.winners())
+        if given_back := plan.withdraw(refused):
+            turn.rows("remove_keys", given_back)
         made = {job.id: job for job in _insert(turn, plan.winners())}
-        outcomes |= {job.record.id: _outcome(turn, plan, job, made) for job in plan.jobs}
+        outcomes |= refused
+        outcomes |= {job.record.id: _find_outcome(turn, plan, job, made) for job in plan.jobs}
         waiting = plan.later
     return [outcomes[job.record.id] for job in jobs]
 
 
-def _submit_one(turn: Turn, job: NewJob) -> SubmitOutcome:
+def _submit_apart(turn: Turn, job: NewJob) -> SubmitOutcome:
+    """Insert one job of a batch that failed as a whole, or return why that job is refused."""
     try:
-        known = turn.get(job.record.id.bytes)
+        known = turn.get(job.record.id)
         if known is not None:
-            return _settle(turn, job, known)
-        with turn.alone():
-            return submit_batch(turn, [job])[0]
+            first = turn.events(turn.rows("event_at", job.record.id, 1))
+            return settle_known(job, known, first[0] if first else None)
+        with turn.in_savepoint():
+            return _submit_batch(turn, [job])[0]
     except JobUnreadable as error:
         return _unreadable(turn, job.record.id, error)
     except DATA_ERRORS as error:
-        told = translate(error)
-        return SubmitRefused(code=getattr(told, "code", "bad_data"), message=str(told))
+        refused = translate_error(error)
+        return SubmitRefused(code=getattr(refused, "code", "bad_data"), message=str(refused))
 
 
 def _unreadable(turn: Turn, id: JobId, error: JobUnreadable) -> SubmitRefused:
@@ -81,19 +89,17 @@ def _unreadable(turn: Turn, id: JobId, error: JobUnreadable) -> SubmitRefused:
     return refused_as_unreadable(id, error.damage)
 
 
-def _settle(turn: Turn, job: NewJob, known: Job) -> SubmitOutcome:
-    first = turn.events("first_event", (job.record.id.bytes,))
-    return settle_known(job, known, first[0] if first else None)
-
-
 def _insert(turn: Turn, jobs: Sequence[NewJob]) -> list[Job]:
     now = turn.now
     made = [stamp(job.record, now, now) for job in jobs]
     ids = [job.id.bytes for job in made]
-    events = [event_row(job.event, id_, now, now) for job, id_ in zip(jobs, ids, strict=True)]
+    events = [make_event_row(job.event, id_, now, now) for job, id_ in zip(jobs, ids, strict=True)]
     turn.remember(made)
     turn.write("submit", list(map(submit_row, made, ids)))
     turn.write("event", [sealed(row, None) for row in events] if turn.sealing else events)
+    for job, id_ in zip(made, ids, strict=True):
+        if job.held_by or job.state in UNADMITTED:
+            turn.write("add_holds", [(hold, id_) for hold in listed_holds(job)])
     parents = {job.parent_id for job in made if job.link_kind is Link.CHILD and job.parent_id}
     turn.write("mark", [(parent.bytes,) for parent in parents])
     counted = Counter((job.tenant, job.queue, job.state) for job in made)
@@ -105,51 +111,46 @@ def _insert(turn: Turn, jobs: Sequence[NewJob]) -> list[Job]:
     return made
 
 
-def _point_to_ids(turn: Turn, plan: Plan) -> None:
+def _point_to_ids(turn: Turn, plan: KeyPlan) -> None:
     """Let a job_id that is the text of an internal id refer to that job (A1)."""
     for job, id_ in plan.as_ids():
-        if turn.row("look_up_id", (id_.bytes, job.record.tenant)) is not None:
-            first = turn.row("first_event", (id_.bytes,))
-            # Of a purged job the body is not known: whatever this one's is, it is refused.
-            is_purged = turn.row("purged", (id_.bytes,)) is not None
-            known = None if first is None else first[_DIGEST]
-            plan.refers(job, id_, job.event.digest if is_purged else known)
+        for _, digest, is_purged in turn.rows("look_up_id", id_, job.record.tenant):
+            # The body of a purged job is not known: this one's is refused, whatever it is.
+            plan.refers(job, id_, job.event.digest if is_purged else digest)
 
 
-def _take_keys(turn: Turn, plan: Plan) -> dict[UUID, list[Asked]]:
-    """Take the keys that nobody holds, and note in the plan who holds the others.
-
-    Return the keys that were taken for each job; those of jobs that lost one are free again.
-    """
-    taken: dict[UUID, list[Asked]] = {}
-    holders: dict[Asked, Holder] = {}
+def _take_keys(turn: Turn, plan: KeyPlan) -> None:
+    """Take the keys that nobody holds, and note in the plan who holds the others."""
+    taken: set[tuple[int, UUID]] = set()
+    holders: dict[KeyName, KeyHolder] = {}
     for tenant, key, id_ in plan.wanted():
         asked = (tenant, key.kind, key.key)
-        row = turn.row("held_keys", asked)
+        row = turn.row("held_keys", *asked)
         if row is not None:
-            holders[asked] = Holder(UUID(bytes=row[0]), row[1])
+            holders[asked] = KeyHolder(UUID(bytes=row[0]), row[1])
         else:
             turn.write("submit_keys", [(*asked, id_.bytes, key.digest)])
-            taken.setdefault(id_, []).append(asked)
-    plan.took({(asked[1], id_) for id_, keys in taken.items() for asked in keys})
+            taken.add((key.kind, id_))
+    plan.took(taken)
     plan.held(holders)
-    turn.write("drop_keys", [asked for id_ in plan.losers() for asked in taken.pop(id_, ())])
-    return taken
+    losers = plan.losers()
+    if losers:
+        turn.rows("remove_keys", losers)
 
 
-def _outcome(turn: Turn, plan: Plan, job: NewJob, made: dict[JobId, Job]) -> SubmitOutcome:
+def _find_outcome(turn: Turn, plan: KeyPlan, job: NewJob, made: dict[JobId, Job]) -> SubmitOutcome:
     match plan.verdict(job):
         case None:
             return Submitted(made[job.record.id], created=True)
         case Existing(id=id_):
             try:
-                holder = made.get(id_) or turn.get(id_.bytes)
+                holder = made.get(id_) or turn.get(id_)
             except JobUnreadable as error:
                 return _unreadable(turn, id_, error)
-            if holder is None and turn.row("purged", (id_.bytes,)) is not None:
+            if holder is None and turn.rows("purged", [id_]):
                 return refused_as_purged(id_)
             if holder is None:
                 raise LawBroken(f"a key of tenant {job.record.tenant!r} belongs to no job: {id_}")
             return Submitted(holder, created=False)
-        case refused:
-            return refused
+        case KeyRefusal() as refusal:
+            return refused_by_key(refusal)

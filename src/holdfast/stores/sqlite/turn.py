@@ -1,36 +1,118 @@
-"""One caller's turn inside a write transaction: what it may use, and what it leaves to be done."""
+"""Inside a transaction, on a thread of the database: a snapshot that reads, a turn that writes.
+
+Own to SQLite: its statements are plain calls on a thread, so what belongs together runs there in
+one piece, and only its result goes back to the event loop.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import chain
 from typing import Any
 
 import apsw
 
-from holdfast.lifecycle.job import Job, JobId
-from holdfast.lifecycle.policy import needs_key, needs_text, policy_key, policy_text
-from holdfast.lifecycle.states import CLAIMABLE
-from holdfast.stores.columns import Dictionary
-from holdfast.stores.quarantine import report_refused, report_set_aside
-from holdfast.stores.sqlite.session import SQL, Session, for_rows, is_set_based
+from holdfast.errors import JobUnreadable
+from holdfast.lifecycle.execution_policy import needs_key, needs_text, policy_key, policy_text
+from holdfast.lifecycle.record import Job, JobId, LoggedEvent
+from holdfast.lifecycle.transitions import SUBMIT_EVENT
+from holdfast.stores.columns import DATA, NEEDS, POLICY, TYPE, Dictionary, created_keys
+from holdfast.stores.quarantine import read_all, read_undamaged, report_refused, report_set_aside
+from holdfast.stores.sqlite.rows import SQL, Row, event_of, job_id, job_of
 
 CHUNKS = (64, 8, 1)
-"""How many rows one run of a statement writes. Other threads get to run only while SQLite is at
+"""Rows that one run of a statement writes. Other threads get to run only while SQLite is at
 work, and have to be waited for each time it is done: so few long runs instead of many short ones,
 which also spares a third of SQLite's own work."""
+_VALUES = re.compile(r"VALUES (\([?, 0-9]+\))")
 
 
-class Turn(Session):
-    """A session that writes: the clock as it reads it, and what follows from its writes."""
+@cache
+def is_set_based(sql: str) -> bool:
+    """Return whether a statement can write several rows in one run: it names them by VALUES."""
+    return _VALUES.search(sql) is not None
+
+
+@cache
+def repeat_values(sql: str, rows: int) -> str:
+    """Write a statement for a number of rows: its VALUES repeated."""
+    match = _VALUES.search(sql)
+    if match is None or rows == 1:
+        return sql
+    return sql[: match.start(1)] + ", ".join([match[1]] * rows) + sql[match.end(1) :]
+
+
+class ReadSnapshot:
+    """A connection inside a transaction, and the dictionary of this process."""
+
+    def __init__(self, connection: apsw.Connection, seen: Dictionary) -> None:
+        self.connection = connection
+        self.seen = seen
+
+    def rows(self, name: str, *parameters: Any) -> list[Row]:
+        """Run a named statement and read all it returns."""
+        return self.connection.execute(SQL[name], parameters).fetchall()
+
+    def row(self, name: str, *parameters: Any) -> Row | None:
+        """Run a named statement and read its first row."""
+        return self.connection.execute(SQL[name], parameters).fetchone()
+
+    def get(self, id: JobId) -> Job | None:
+        """Read one job; raise JobUnreadable if it is damaged."""
+        rows = self.rows("get", [id])
+        return self.jobs(rows)[0] if rows else None
+
+    def jobs(self, rows: Sequence[Row]) -> list[Job]:
+        """Read job rows; raise JobUnreadable if one is damaged."""
+        self.learn((row[POLICY], row[NEEDS]) for row in rows)
+        return read_all(rows, self._job, _id_of)
+
+    def readable_jobs(self, rows: Sequence[Row]) -> tuple[list[Job], dict[JobId, str]]:
+        """Read job rows, and why some cannot be read: row by row only where one is damaged."""
+        try:
+            return self.jobs(rows), {}
+        except JobUnreadable:
+            return read_undamaged(rows, self._job, _id_of)
+
+    def events(self, rows: Sequence[Row]) -> list[LoggedEvent]:
+        """Read event rows; raise JobUnreadable if one is damaged."""
+        return read_all(rows, self._event, _id_of)
+
+    def readable_events(self, rows: Sequence[Row]) -> list[LoggedEvent]:
+        """Read the event rows that can be read."""
+        return read_undamaged(rows, self._event, _id_of)[0]
+
+    def _job(self, row: Row) -> Job:
+        return job_of(row, self.seen)
+
+    def _event(self, row: Row) -> LoggedEvent:
+        if row[TYPE] == SUBMIT_EVENT.code:
+            self.learn_created(row[DATA])
+        return event_of(row, self.seen)
+
+    def learn_created(self, text: str) -> None:
+        """Look up what a first event names."""
+        self.learn([created_keys(text)])
+
+    def learn(self, named: Iterable[tuple[int, int]]) -> None:
+        """Look up the policies and needs that this process has not seen."""
+        policies, needs = self.seen.find_unknown(named)
+        if policies:
+            self.seen.learn_policies(self.rows("policies", policies))
+        if needs:
+            self.seen.learn_needs(self.rows("needs", needs))
+
+
+class Turn(ReadSnapshot):
+    """A caller's turn in a write transaction: the time of it, and what follows from its writes."""
 
     def __init__(
         self, connection: apsw.Connection, seen: Dictionary, now: int, news: int = 0
     ) -> None:
-        """Begin an operation at a time of the store's clock."""
         super().__init__(connection, seen)
         self.now = now
         self.news = news
@@ -48,41 +130,41 @@ class Turn(Session):
 
     @cached_property
     def sealing(self) -> bool:
-        """Whether new events are sealed."""
+        """Return whether new events are sealed."""
         return self._meta["sealing"] == "on"
 
     @cached_property
     def _meta(self) -> dict[str, str]:
-        return self.meta()
+        return {key: value for key, value in self.rows("meta")}  # noqa: C416  rows of two
 
     def last_seal(self, id: bytes) -> bytes | None:
-        """Read the seal that a job's next one hangs on."""
-        row = self.row("last_seal", (id,))
+        """Read the seal that a job's next one continues."""
+        row = self.row("last_seal", id)
         return None if row is None else row[0]
 
     def write(self, name: str, rows: Sequence[Sequence[Any]], after: Sequence[Any] = ()) -> int:
-        """Run a named statement for each row; tell how many rows it changed.
+        """Run a named statement for each row; return the number of rows that it changed.
 
         `after` are parameters that follow those of the rows, the same for all.
         """
         return self.write_text(SQL[name], rows, after)
 
     def write_text(self, sql: str, rows: Sequence[Sequence[Any]], after: Sequence[Any] = ()) -> int:
-        """Run a statement for each row; tell how many rows it changed."""
+        """Run a statement for each row; return the number of rows that it changed."""
         before = self.connection.total_changes()
         done = 0
         for size in CHUNKS if is_set_based(sql) else (1,):
             whole = len(rows) - (len(rows) - done) % size
             if whole > done:
                 self.connection.executemany(
-                    for_rows(sql, size),
+                    repeat_values(sql, size),
                     [[*chain(*rows[i : i + size]), *after] for i in range(done, whole, size)],
                 )
                 done = whole
         return self.connection.total_changes() - before
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def in_savepoint(self) -> Iterator[None]:
         """Undo what is done inside if it raises, and nothing else."""
         counts, woken = self.counts.copy(), self.woken.copy()
         self.connection.execute("SAVEPOINT alone")
@@ -100,8 +182,8 @@ class Turn(Session):
         """Keep damaged jobs out of claims and sweeps; log it once that is durable."""
         for id_, reason in bad.items():
             try:
-                with self.alone():
-                    marked = self.write("quarantine", [(id_.bytes, self.now, reason)])
+                with self.in_savepoint():
+                    marked = self.rows("quarantine", id_, reason)
             except apsw.ConstraintError as error:
                 report_refused([id_], error)
             else:
@@ -127,12 +209,7 @@ class Turn(Session):
 
     def wake(self, job: Job) -> None:
         """Note that a job may be there to be claimed."""
-        if (
-            job.state in CLAIMABLE
-            and not job.held_by
-            and job.run_at is not None
-            and job.run_at <= self.now
-        ):
+        if job.is_ready(self.now):
             self.woken.add(job.queue)
 
 
@@ -144,3 +221,8 @@ def settle_counts(connection: apsw.Connection, turns: Iterable[Turn]) -> None:
     changed = [(*key, jobs) for key, jobs in total.items() if jobs]
     if changed:
         connection.executemany(SQL["count"], changed)
+
+
+def _id_of(row: Row) -> JobId:
+    """The id of a job or event row: the first column of both."""
+    return job_id(row[0])

@@ -1,7 +1,8 @@
 """The one writer of a database file in this process: a thread that gathers what waits.
 
 Whatever callers have asked for while a transaction was under way goes into the next one, each in
-a savepoint of its own, so that a bad one fails alone and all pay for one flush of the disk.
+a savepoint of its own, so that a bad one fails alone and all pay for one flush of the disk. Own to
+SQLite: only one transaction at a time can write to a file.
 """
 
 from __future__ import annotations
@@ -16,23 +17,28 @@ from typing import Any, TypeAlias, TypeVar
 
 import apsw
 
+from holdfast.crash_points import reach
 from holdfast.errors import StoreBroken, StoreError, StoreReplaced
-from holdfast.points import reach
 from holdfast.stores.columns import Dictionary
-from holdfast.stores.sqlite.connections import FATAL, Patience, Place, translate
-from holdfast.stores.sqlite.identity import FileIdentity
-from holdfast.stores.sqlite.news import News
+from holdfast.stores.sqlite.connections import (
+    FATAL,
+    FileIdentity,
+    Patience,
+    SqlitePlace,
+    translate_error,
+)
 from holdfast.stores.sqlite.turn import Turn, settle_counts
-from holdfast.stores.sqlite.turnstile import Turnstile
+from holdfast.stores.sqlite.wakeup import News
+from holdfast.stores.sqlite.write_queue import Turnstile
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 Action: TypeAlias = Callable[[Turn], Any]
 TOGETHER = 256
-"""How many callers share a transaction at most: the first must not wait for the last too long."""
+"""Callers that share a transaction at most: the first must not wait for the last too long."""
 
 
-class Request:
+class WriteRequest:
     """What one caller asked for, and what came of it."""
 
     def __init__(
@@ -41,7 +47,6 @@ class Request:
         clock: Callable[[], int],
         future: asyncio.Future[Any],
     ) -> None:
-        """Ask for an action, timed by the asking store's clock, answered to a future."""
         self.action = action
         self.clock = clock
         self.future = future
@@ -49,7 +54,7 @@ class Request:
         self.error: BaseException | None = None
 
     def answer(self) -> None:
-        """Tell the caller, unless it has gone; on its own event loop."""
+        """Answer the caller, unless it has gone; on its own event loop."""
         if self.future.done():
             return
         if self.error is not None:
@@ -64,21 +69,22 @@ class Writer:
     def __init__(
         self,
         connection: apsw.Connection,
-        place: Place,
+        place: SqlitePlace,
         seen: Dictionary,
         identity: FileIdentity,
     ) -> None:
-        """Serve from now on."""
         self.news = News()
         self._connection = connection
         self._place = place
         self._seen = seen
         self._identity = identity
-        self._waiting: deque[Request] = deque()
-        self._urgent: deque[Request] = deque()
+        self._waiting: deque[WriteRequest] = deque()
+        self._urgent: deque[WriteRequest] = deque()
         self._changed = threading.Condition()
         self._closing = False
-        self._served: list[Request] = []
+        self._served: list[WriteRequest] = []
+        self._turn = Turn(connection, seen, 0)
+        connection.create_scalar_function("holdfast_now", lambda *_: self._turn.now, 0)
         self._stopped: str | None = None
         """Why nobody is served any more."""
         self._turnstile = None if place.in_memory else Turnstile(place.path)
@@ -97,12 +103,12 @@ class Writer:
     async def perform(
         self, action: Callable[[Turn], T], clock: Callable[[], int], *, urgent: bool = False
     ) -> T:
-        """Have an action done in a transaction, urgent ones first; return once it is durable.
+        """Run an action in a transaction, urgent ones first; return once it is durable.
 
         Cancelling the wait does not undo it: others are in the same transaction.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        request = Request(action, clock, future)
+        request = WriteRequest(action, clock, future)
         with self._changed:
             if self._closing:
                 raise StoreError("the store is closed")
@@ -126,28 +132,28 @@ class Writer:
 
     def _serve(self) -> None:
         try:
-            while (requests := self._gather()) is not None:
+            while (requests := self._gather_requests()) is not None:
                 self._serve_some(requests)
         except BaseException as error:  # the thread's edge: without it, all would wait for ever
             log.exception("the writer of %s stopped", self._place.path)
             self._give_up(error)
         finally:
-            # Even a connection that cannot be closed must not keep the others from being told.
+            # Even a connection that cannot be closed must not keep the file of the queue open.
             with contextlib.suppress(apsw.Error):
                 self._connection.close()
             if self._turnstile is not None:
                 self._turnstile.close()
 
-    def _serve_some(self, requests: list[Request]) -> None:
+    def _serve_some(self, requests: list[WriteRequest]) -> None:
         self._served = requests
         if requests:
-            self.news.came(self._transact(requests))
-            _deliver(requests)
+            self.news.note_commit(self._transact(requests))
+            _deliver_answers(requests)
         else:
             self._look_for_news()
 
     def _give_up(self, error: BaseException) -> None:
-        """Tell everyone who waits, and whoever comes later, that nobody is served any more."""
+        """Fail all callers that wait, and those that come later."""
         with self._changed:
             self._stopped = (
                 f"the writer of {self._place.path} stopped ({error!r}); what it was doing may or "
@@ -157,16 +163,16 @@ class Writer:
             self._urgent.clear()
             self._waiting.clear()
         _fail(left, StoreBroken(self._stopped))
-        _deliver(left)
+        _deliver_answers(left)
 
-    def _gather(self) -> list[Request] | None:
+    def _gather_requests(self) -> list[WriteRequest] | None:
         """Take all that waits; nothing when it is time to look for news, None at the end."""
         with self._changed:
             while not (self._urgent or self._waiting):
                 if self._closing:
                     return None
                 # In memory there is nobody else to hear from.
-                rest = None if self._place.in_memory else self.news.interval()
+                rest = None if self._place.in_memory else self.news.next_look_seconds()
                 if not self._changed.wait(rest):
                     return []
             taken = list(self._urgent)
@@ -178,30 +184,30 @@ class Writer:
     def _look_for_news(self) -> None:
         """Notice, between transactions, that another process has committed."""
         try:
-            self.news.foreign(self._data_version())
+            self.news.note_data_version(self._data_version())
         except apsw.Error:
-            # Busy or broken: whoever waits shall look for itself, and meets the error there.
-            self.news.foreign(None)
+            # Busy or broken: those who wait look for themselves, and meet the error there.
+            self.news.note_data_version(None)
 
     def _data_version(self) -> int:
         version: int = self._connection.pragma("data_version")
         return version
 
-    def _transact(self, requests: Sequence[Request]) -> set[str]:
+    def _transact(self, requests: Sequence[WriteRequest]) -> set[str]:
         """Do all requests in one transaction, or, where that fails as a whole, each in its own.
 
         Returns the queues that may have got work.
         """
         patience = Patience(self._place.deadline_seconds)
         try:
-            self._begin(patience)
-        except Exception as error:  # noqa: BLE001  the thread's edge: every caller is told
+            self._start_transaction(patience)
+        except Exception as error:  # noqa: BLE001  the thread's edge: it fails every caller
             _fail(requests, error)
             return set()
         try:
             turns = self._perform_all(requests)
             reach("sqlite.committing")
-            patience.spend(lambda: self._connection.execute("COMMIT"))
+            patience.retry_while_busy(lambda: self._connection.execute("COMMIT"))
             reach("sqlite.committed")
             self._identity.check()
         except Exception as error:  # noqa: BLE001  as above
@@ -216,13 +222,13 @@ class Writer:
                 remember()
         return set().union(*(turn.woken for turn in turns))
 
-    def _begin(self, patience: Patience) -> None:
+    def _start_transaction(self, patience: Patience) -> None:
         # What could not be rolled back when the disk failed; see below.
         self._roll_back()
         if self._turnstile is None:
-            patience.spend(self._ask)
+            patience.retry_while_busy(self._ask)
         else:
-            self._turnstile.begin(self._ask, patience)
+            self._turnstile.enter(self._ask, patience)
 
     def _ask(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
@@ -230,33 +236,34 @@ class Writer:
     def _roll_back(self) -> None:
         """Undo a transaction that is still open.
 
-        Whatever failed, on this connection: opened anew, it could find in the WAL what a failed
+        Whatever failed, on this connection: opened again, it could find in the WAL what a failed
         sync left there, and write on after frames that never reached the disk.
         """
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    def _perform_all(self, requests: Sequence[Request]) -> list[Turn]:
+    def _perform_all(self, requests: Sequence[WriteRequest]) -> list[Turn]:
         if not self._place.in_memory:
-            self.news.foreign(self._data_version())
+            self.news.note_data_version(self._data_version())
         if len(requests) == 1:
-            turns = [self._perform(requests[0])]
+            turns = [self._perform_request(requests[0])]
         else:
             turns = [self._perform_apart(request) for request in requests]
         settle_counts(self._connection, turns)
         return turns
 
-    def _perform(self, request: Request) -> Turn:
+    def _perform_request(self, request: WriteRequest) -> Turn:
         turn = Turn(self._connection, self._seen, request.clock(), self.news.number)
+        self._turn = turn
         request.error = None
         request.result = request.action(turn)
         return turn
 
-    def _perform_apart(self, request: Request) -> Turn:
+    def _perform_apart(self, request: WriteRequest) -> Turn:
         """Do one of several: what it raises is its own, unless the disk or the file gave out."""
         self._connection.execute("SAVEPOINT caller")
         try:
-            turn = self._perform(request)
+            turn = self._perform_request(request)
         except FATAL:
             raise
         except Exception as error:
@@ -269,14 +276,14 @@ class Writer:
         return turn
 
 
-def _fail(requests: Iterable[Request], error: BaseException) -> None:
+def _fail(requests: Iterable[WriteRequest], error: BaseException) -> None:
     for request in requests:
-        request.error = translate(error)
+        request.error = translate_error(error)
 
 
-def _deliver(requests: Iterable[Request]) -> None:
+def _deliver_answers(requests: Iterable[WriteRequest]) -> None:
     """Answer all callers, with one call into each event loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Request]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[WriteRequest]] = {}
     for request in requests:
         by_loop.setdefault(request.future.get_loop(), []).append(request)
     for loop, answered in by_loop.items():
@@ -284,6 +291,6 @@ def _deliver(requests: Iterable[Request]) -> None:
             loop.call_soon_threadsafe(_answer_all, answered)
 
 
-def _answer_all(requests: Iterable[Request]) -> None:
+def _answer_all(requests: Iterable[WriteRequest]) -> None:
     for request in requests:
         request.answer()

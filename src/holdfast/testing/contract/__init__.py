@@ -20,65 +20,71 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from holdfast.ports import Store
-from holdfast.testing.contract.announcing import Announcing
-from holdfast.testing.contract.bad_data import BadValues
-from holdfast.testing.contract.choosing import Choosing
-from holdfast.testing.contract.claiming import Claiming
-from holdfast.testing.contract.clock import KeepingTime
-from holdfast.testing.contract.committing import Committing
-from holdfast.testing.contract.contending import Contending
-from holdfast.testing.contract.families import Families
-from holdfast.testing.contract.fencing import Fencing
-from holdfast.testing.contract.folding import Folding
-from holdfast.testing.contract.keeping import Keeping
-from holdfast.testing.contract.keys import Keys
-from holdfast.testing.contract.limits import Limiting
-from holdfast.testing.contract.living import Living
-from holdfast.testing.contract.locking import Locking
-from holdfast.testing.contract.logs import KeepingLogs
-from holdfast.testing.contract.operations import Operations
-from holdfast.testing.contract.purging import Purging
-from holdfast.testing.contract.quarantine import Quarantining
-from holdfast.testing.contract.reading import Reading
-from holdfast.testing.contract.signals import KeepingSignals
-from holdfast.testing.contract.submitting import Submitting
-from holdfast.testing.contract.summing import Summing
-from holdfast.testing.contract.sweeping import Sweeping
-from holdfast.testing.contract.task_terms import PublishingTerms
-from holdfast.testing.contract.tokens import Tokens
-from holdfast.testing.contract.webhooks import Webhooks
+from holdfast.ports.store import Store
+from holdfast.testing.contract.bad_data import BadDataContract
+from holdfast.testing.contract.claim import ClaimContract
+from holdfast.testing.contract.claim_order import ClaimOrderContract
+from holdfast.testing.contract.clock import ClockContract
+from holdfast.testing.contract.commit import CommitContract
+from holdfast.testing.contract.concurrency import ConcurrencyContract
+from holdfast.testing.contract.counts import CountContract
+from holdfast.testing.contract.due import DueContract
+from holdfast.testing.contract.families import FamilyContract
+from holdfast.testing.contract.fences import FenceContract
+from holdfast.testing.contract.folds import FoldContract
+from holdfast.testing.contract.holds import HoldContract
+from holdfast.testing.contract.keys import KeyContract
+from holdfast.testing.contract.limits import LimitContract
+from holdfast.testing.contract.locks import LockContract
+from holdfast.testing.contract.logs import LogContract
+from holdfast.testing.contract.notes import NoteContract
+from holdfast.testing.contract.operations import OperationContract
+from holdfast.testing.contract.purge import PurgeContract
+from holdfast.testing.contract.quarantine import QuarantineContract
+from holdfast.testing.contract.read import ReadContract
+from holdfast.testing.contract.retention import RetentionContract
+from holdfast.testing.contract.signals import SignalContract
+from holdfast.testing.contract.submit import SubmitContract
+from holdfast.testing.contract.task_terms import TaskTermsContract
+from holdfast.testing.contract.tokens import TokenContract
+from holdfast.testing.contract.uploads import UploadContract
+from holdfast.testing.contract.webhooks import WebhookContract
+from holdfast.testing.contract.whole_lives import WholeLifeContract
+from holdfast.testing.contract.workers import WorkerContract
 from holdfast.testing.invariants import assert_invariants
 
 
 class StoreContract(
-    Submitting,
-    Keys,
-    KeepingTime,
-    Claiming,
-    Choosing,
-    Committing,
-    Contending,
-    Locking,
-    Fencing,
-    Folding,
-    Operations,
-    KeepingSignals,
-    Living,
-    Reading,
-    Sweeping,
-    Quarantining,
-    Purging,
-    Summing,
-    Limiting,
-    Keeping,
-    Announcing,
-    PublishingTerms,
-    Webhooks,
-    KeepingLogs,
-    Tokens,
-    Families,
-    BadValues,
+    SubmitContract,
+    KeyContract,
+    HoldContract,
+    ClockContract,
+    ClaimContract,
+    ClaimOrderContract,
+    CommitContract,
+    ConcurrencyContract,
+    LockContract,
+    FenceContract,
+    FoldContract,
+    OperationContract,
+    SignalContract,
+    WholeLifeContract,
+    ReadContract,
+    DueContract,
+    QuarantineContract,
+    PurgeContract,
+    CountContract,
+    LimitContract,
+    RetentionContract,
+    WorkerContract,
+    TaskTermsContract,
+    WebhookContract,
+    UploadContract,
+    NoteContract,
+    LogContract,
+    TokenContract,
+    FamilyContract,
+    BadDataContract,
 ):
     """All that a store owes. Subclass it and give it a fixture `store`."""
 

@@ -11,13 +11,15 @@ from holdfast.errors import BadData
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import apply, born
 from holdfast.lifecycle.invariants import broken_rules
-from holdfast.lifecycle.job import NO_FACTS, SIGNAL_NAME, Change, Facts, Job, NewJob
 from holdfast.lifecycle.payload import BODY_LIMIT, TEXT_LIMIT, digest, encode_body
+from holdfast.lifecycle.record import NO_FACTS, SIGNAL_NAME, Change, Facts, Job, NewJob
 from holdfast.lifecycle.states import OWNED, EventType, State
 from holdfast.lifecycle.times import After
 from holdfast.lifecycle.transitions import legal_events, moves
-from holdfast.ports import Committed, Rejected, Store, SubmitRefused, Submitted
-from holdfast.testing.acts import (
+from holdfast.ports.models import Committed, Rejected, SubmitRefused, Submitted
+from holdfast.ports.store import Store
+from holdfast.testing.factories import CONTROL, HOUR, RECONCILER, fresh, new_job, owner_of
+from holdfast.testing.store_actions import (
     all_jobs,
     change,
     claim_one,
@@ -28,7 +30,6 @@ from holdfast.testing.acts import (
     stored,
     submit_one,
 )
-from holdfast.testing.factories import CONTROL, HOUR, RECONCILER, fresh, new_job, owner_of
 
 TEXTS = (
     "plain",
@@ -58,12 +59,12 @@ BODIES: tuple[Any, ...] = (
 
 
 class NewerFacts(Facts, frozen=True, kw_only=True, omit_defaults=True):
-    """What an event of a newer version might say."""
+    """What an event of a newer version might hold."""
 
     moon: str | None = None
 
 
-class BadValues:
+class BadDataContract:
     """Round trips at the edges, and rows that the law forbids."""
 
     async def test_every_body_comes_back_byte_for_byte(self, store: Store) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from holdfast.lifecycle import commands as c
-from holdfast.ports import Store
-from holdfast.testing.acts import do, running_job, submit_one
+from holdfast.ports.store import Store
 from holdfast.testing.factories import owner_of
+from holdfast.testing.store_actions import do, running_job, submit_one
 
 
-class KeepingTime:
+class ClockContract:
     """What `clock` owes."""
 
     @pytest.mark.req("B8")

@@ -6,10 +6,12 @@ from typing import Any
 
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.family import CHILDREN, wait_name
-from holdfast.lifecycle.job import Job, JobId
+from holdfast.lifecycle.record import Job, JobId
 from holdfast.lifecycle.states import TERMINAL, Link, State
-from holdfast.ports import Committed, Store
-from holdfast.testing.acts import (
+from holdfast.ports.models import Committed
+from holdfast.ports.store import Store
+from holdfast.testing.factories import CONTROL, RECONCILER, job_ids, new_job, owner_of
+from holdfast.testing.store_actions import (
     WAYS_OUT,
     chain,
     change,
@@ -21,19 +23,18 @@ from holdfast.testing.acts import (
     running_job,
     submit_one,
 )
-from holdfast.testing.factories import CONTROL, RECONCILER, job_ids, new_job, owner_of
 
 ENDS = sorted(TERMINAL)
 OTHER_LINKS = (Link.RETRY, Link.REDRIVE, Link.COMPENSATION)
 
 
-async def child_of(store: Store, parent: Job, state: State = State.QUEUED, **wishes: Any) -> Job:
-    """Have a child of a job in some state."""
-    return await job_in(store, state, parent_id=parent.id, link_kind=Link.CHILD, **wishes)
+async def child_of(store: Store, parent: Job, state: State = State.QUEUED, **options: Any) -> Job:
+    """Submit a child of a job, and lead it into a state."""
+    return await job_in(store, state, parent_id=parent.id, link_kind=Link.CHILD, **options)
 
 
 async def marked(store: Store) -> list[JobId]:
-    """Tell who is marked, each time it is."""
+    """List the marked jobs, once for each mark."""
     return [mark.id for mark in await store.marked()]
 
 
@@ -47,7 +48,7 @@ async def end(store: Store, job: Job) -> Job:
     return await do(store, job, c.Complete(actor=owner_of(job)))
 
 
-class Families:
+class FamilyContract:
     """Marks, children and families."""
 
     async def test_the_birth_and_every_end_of_a_child_mark_its_parent(self, store: Store) -> None:
@@ -99,7 +100,7 @@ class Families:
 
         assert await marked(store) == []
 
-    async def test_what_is_said_of_a_child_after_its_end_marks_nobody(self, store: Store) -> None:
+    async def test_a_note_on_a_child_after_its_end_marks_nobody(self, store: Store) -> None:
         job = await child_of(store, await submit_one(store), State.DEAD_LETTERED)
         await unmarked(store)
         await do(store, job, c.Discarded(actor=CONTROL))
@@ -195,10 +196,10 @@ class Families:
 
     async def test_a_child_that_was_submitted_before_is_not_born_again(self, store: Store) -> None:
         parent = await submit_one(store)
-        wishes = {"parent_id": parent.id, "link_kind": Link.CHILD, "dedupe_key": "once"}
-        await store.submit([new_job(**wishes)])
+        options = {"parent_id": parent.id, "link_kind": Link.CHILD, "dedupe_key": "once"}
+        await store.submit([new_job(**options)])
         await unmarked(store)
-        await store.submit([new_job(**wishes)])
+        await store.submit([new_job(**options)])
 
         assert await marked(store) == []
 
@@ -277,10 +278,12 @@ class Families:
         assert await store.families(limit=2) == families[:2]
         assert await store.families(after=both.id) == families[2:]
 
-    async def test_a_woken_job_is_no_family_any_more(self, store: Store) -> None:
+    async def test_a_woken_job_stops_being_a_family(self, store: Store) -> None:
         parent = await running_job(store)
-        parked = await do(store, parent, c.Wait(actor=owner_of(parent), signal=CHILDREN))
-        woken = chain(parked, c.SignalJob(actor=CONTROL, name=CHILDREN), c.Resume(actor=RECONCILER))
+        waiting = await do(store, parent, c.Wait(actor=owner_of(parent), signal=CHILDREN))
+        woken = chain(
+            waiting, c.SignalJob(actor=CONTROL, name=CHILDREN), c.Resume(actor=RECONCILER)
+        )
         await store.commit(woken)
 
         assert await store.families() == []

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Job
+from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.states import TERMINAL, KeyKind, State
-from holdfast.ports import Store, SubmitOutcome, SubmitRefused, Submitted
-from holdfast.testing.acts import all_jobs, do, job_in, submit_one
+from holdfast.ports.models import SubmitOutcome, SubmitRefused, Submitted
+from holdfast.ports.store import Store
 from holdfast.testing.factories import JANITOR, new_job
+from holdfast.testing.store_actions import all_jobs, do, job_in, submit_one
 
 UUID_4 = "1b4e28ba-2fa1-4d2b-883f-0016d3cca427"
 
 
-class Keys:
+class KeyContract:
     """Idempotent submits."""
 
     @pytest.mark.req("A1", "B5", "C6")
@@ -69,7 +70,7 @@ class Keys:
         for before, keyed, after in answers:
             assert isinstance(before, Submitted)
             assert isinstance(after, Submitted)
-            # It may be busy at the moment, never anybody else's.
+            # It may be busy at the moment, never another job's.
             if isinstance(keyed, SubmitRefused):
                 assert keyed.code == "key_busy"
             else:
@@ -139,8 +140,8 @@ class Keys:
 
     @pytest.mark.req("C11")
     async def test_a_cleaned_job_has_freed_its_keys_but_for_its_ids(self, store: Store) -> None:
-        wishes = {"job_id": "invoice-1", "request_id": "request-1", "client_job_id": UUID_4}
-        old = await _cleaned(store, dedupe_key="nightly", **wishes)
+        options = {"job_id": "invoice-1", "request_id": "request-1", "client_job_id": UUID_4}
+        old = await _cleaned(store, dedupe_key="nightly", **options)
 
         await submit_one(store, client_job_id=UUID_4, dedupe_key="nightly")
         for kind, key in ((KeyKind.JOB_ID, "invoice-1"), (KeyKind.REQUEST_ID, "request-1")):
@@ -240,24 +241,24 @@ class Keys:
         assert all(isinstance(outcome, Submitted) for outcome in outcomes)
 
 
-async def _meets(store: Store, holder: Job, **wishes: Any) -> None:
+async def _meets(store: Store, holder: Job, **options: Any) -> None:
     """Submit once more: the holder is returned and nothing is made."""
     before = await all_jobs(store)
-    [outcome] = await store.submit([new_job(**wishes)])
+    [outcome] = await store.submit([new_job(**options)])
     assert isinstance(outcome, Submitted), outcome
     assert outcome == Submitted(holder, created=False)
     assert await all_jobs(store) == before
 
 
-async def _is_refused(store: Store, holder: Job, code: str, **wishes: Any) -> None:
+async def _is_refused(store: Store, holder: Job, code: str, **options: Any) -> None:
     before = await all_jobs(store)
-    [outcome] = await store.submit([new_job(**wishes)])
+    [outcome] = await store.submit([new_job(**options)])
     assert isinstance(outcome, SubmitRefused), outcome
     assert (outcome.code, outcome.holder) == (code, holder.id)
     assert await all_jobs(store) == before
 
 
-async def _cleaned(store: Store, **wishes: Any) -> Job:
-    job = await job_in(store, State.SUCCEEDED, **wishes)
+async def _cleaned(store: Store, **options: Any) -> Job:
+    job = await job_in(store, State.SUCCEEDED, **options)
     job = await do(store, job, c.Clean(actor=JANITOR))
     return await do(store, job, c.Cleaned(actor=JANITOR))

@@ -9,19 +9,20 @@ import pytest
 from holdfast.errors import BadData
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.states import KeyKind
-from holdfast.ports import Committed, Limits, Rejected, Store, SubmitRefused, Submitted
-from holdfast.testing.acts import change, running_job, stored, submit_one
+from holdfast.ports.models import Committed, Limits, Rejected, SubmitRefused, Submitted
+from holdfast.ports.store import Store
 from holdfast.testing.factories import fresh, new_job, owner_of
+from holdfast.testing.store_actions import change, running_job, stored, submit_one
 
 
-async def outcomes(store: Store, *wishes: dict[str, Any]) -> list[str]:
+async def outcomes(store: Store, *options: dict[str, Any]) -> list[str]:
     """Submit jobs together; return `created`, or the code of each refusal."""
-    found = await store.submit([new_job(**one) for one in wishes])
+    found = await store.submit([new_job(**one) for one in options])
     return [one.code if isinstance(one, SubmitRefused) else "created" for one in found]
 
 
-class Limiting:
-    """Names are limited for each tenant, and what there is goes on."""
+class LimitContract:
+    """Names are limited for each tenant; names that exist can be used at the limit."""
 
     async def test_limits_are_kept_for_all(self, store: Store) -> None:
         assert await store.limits() == Limits()
@@ -44,7 +45,7 @@ class Limiting:
         assert await outcomes(store, a, b, c, a) == [
             "created", "created", "too_many_names", "created",
         ]  # fmt: skip
-        # What it has goes on, and nobody else is concerned.
+        # It can use the names that it has, and other tenants are not concerned.
         assert await outcomes(store, c, b) == ["too_many_names", "created"]
         assert await outcomes(store, c | {"tenant": fresh("tenant")}) == ["created"]
 
@@ -61,7 +62,7 @@ class Limiting:
             "too_many_names", "created", "created",
         ]  # fmt: skip
 
-    async def test_a_refusal_says_which_name_and_what_to_do(self, store: Store) -> None:
+    async def test_a_refusal_names_what_is_too_many_and_what_to_do(self, store: Store) -> None:
         await store.set_limits(Limits(queues=1))
         tenant = fresh("tenant")
         await submit_one(store, tenant=tenant, queue="kept")
@@ -78,9 +79,9 @@ class Limiting:
         await store.set_limits(Limits(queues=1, needs=1))
         tenant = fresh("tenant")
         first = await submit_one(store, tenant=tenant, queue="a", dedupe_key="k")
-        wishes = {"tenant": tenant, "queue": "b", "needs": frozenset({"gpu"})}
+        options = {"tenant": tenant, "queue": "b", "needs": frozenset({"gpu"})}
         again, other, third = await store.submit(
-            [new_job(dedupe_key=key, **wishes) for key in ("k", "l", "l")]
+            [new_job(dedupe_key=key, **options) for key in ("k", "l", "l")]
         )
 
         assert again == Submitted(first, created=False)

@@ -8,11 +8,12 @@ import pytest
 
 from holdfast.errors import BadData
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Job
+from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.states import State
-from holdfast.ports import HIGHEST_LEVEL, LOG_LINES, LOG_TEXT, LogEntry, LogLine, Store
-from holdfast.testing.acts import all_jobs, do, job_in
+from holdfast.ports.models import HIGHEST_LEVEL, LOG_LINES, LOG_TEXT, LogEntry, LogLine
+from holdfast.ports.store import Store
 from holdfast.testing.factories import JANITOR
+from holdfast.testing.store_actions import all_jobs, do, job_in
 
 BAD: dict[str, dict[str, Any]] = {
     "a NUL": {"message": "a\0b"},
@@ -25,26 +26,26 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-def entry(job: Job, message: str = "hello", **wishes: Any) -> LogEntry:
+def entry(job: Job, message: str = "hello", **options: Any) -> LogEntry:
     """Make a line of a job's log."""
     given: dict[str, Any] = {"attempt": 1, "at": 1_700_000_000_000_000, "level": 20}
-    return LogEntry(id=job.id, message=message, **given | wishes)
+    return LogEntry(id=job.id, message=message, **given | options)
 
 
-def said(line: LogLine) -> LogEntry:
+def entered(line: LogLine) -> LogEntry:
     """Leave out what the store added."""
     return LogEntry(**{name: getattr(line, name) for name in LogEntry.__struct_fields__})
 
 
-async def messages(store: Store, job: Job, **wishes: Any) -> list[str]:
-    """Read what a job's handler said."""
-    return [line.message for line in await store.logs(job.id, **wishes)]
+async def messages(store: Store, job: Job, **options: Any) -> list[str]:
+    """Read what a job's handler logged."""
+    return [line.message for line in await store.logs(job.id, **options)]
 
 
-class KeepingLogs:
+class LogContract:
     """What becomes of the lines of a job's log."""
 
-    async def test_a_log_is_read_as_it_was_said(self, store: Store) -> None:
+    async def test_a_log_is_read_as_it_was_written(self, store: Store) -> None:
         job = await job_in(store, State.RUNNING)
         lines = [
             entry(job, "Grüße, 'w' \"1\" \\ {x} [1] 線\n\x1b[2J", attempt=3, at=7, level=0),
@@ -54,7 +55,7 @@ class KeepingLogs:
         await store.keep_logs(lines)
 
         kept = await store.logs(job.id)
-        assert [said(line) for line in kept] == lines
+        assert [entered(line) for line in kept] == lines
         assert len({line.position for line in kept}) == 3
 
     async def test_a_log_is_read_on_after_a_position(self, store: Store) -> None:

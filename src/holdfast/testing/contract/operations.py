@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Actor, Job, LoggedEvent, Signal
+from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.payload import digest
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.record import Actor, Job, KeptOutput, LoggedEvent, Signal
 from holdfast.lifecycle.states import (
     LIVE,
     TERMINAL,
-    Cancel,
+    CancelMode,
     EventType,
     Letter,
     Link,
@@ -20,18 +23,7 @@ from holdfast.lifecycle.states import (
     State,
 )
 from holdfast.lifecycle.times import After
-from holdfast.ports import Store
-from holdfast.testing.acts import (
-    WAYS_OUT,
-    claim_one,
-    claimed_job,
-    do,
-    job_in,
-    passed,
-    running_job,
-    stored,
-    submit_one,
-)
+from holdfast.ports.store import Store
 from holdfast.testing.factories import (
     CONTROL,
     HOUR,
@@ -45,6 +37,17 @@ from holdfast.testing.factories import (
     owner_of,
     worker,
 )
+from holdfast.testing.store_actions import (
+    WAYS_OUT,
+    claim_one,
+    claimed_job,
+    do,
+    job_in,
+    passed,
+    running_job,
+    stored,
+    submit_one,
+)
 
 BOUNDARY = ("state", "attempt", "failures", "finished_at", "result_digest", "error_code")
 """What resolution 10 freezes at the end of a job."""
@@ -55,7 +58,7 @@ async def last(store: Store, job: Job) -> LoggedEvent:
     return (await store.events(job.id))[-1]
 
 
-class Operations:
+class OperationContract:
     """One test or more for each operation, from each kind of state it starts in."""
 
     async def test_admit(self, store: Store) -> None:
@@ -171,12 +174,12 @@ class Operations:
 
         assert (await last(store, job)).body == b'{"done":0.5}'
 
-    async def test_progress_says_that_a_run_cannot_be_killed(self, store: Store) -> None:
+    async def test_progress_records_that_a_run_cannot_be_killed(self, store: Store) -> None:
         for body in (None, b'{"thread":"t-1"}'):
             job = await running_job(store)
             before = await do(store, job, c.RequestCancel(actor=CONTROL))
-            said = c.Progress(actor=owner_of(job), unkillable=True, body=body)
-            job = await do(store, before, said)
+            progress = c.Progress(actor=owner_of(job), unkillable=True, body=body)
+            job = await do(store, before, progress)
 
             event = await last(store, job)
             assert (event.type, event.facts.kill) == (EventType.PROGRESSED, "unkillable")
@@ -238,6 +241,29 @@ class Operations:
         assert job.finished_at == job.updated_at
         event = await last(store, job)
         assert (event.body, event.facts.execution_ms) == (b'{"answer":42}', 12)
+
+    async def test_an_end_keeps_who_ran_it_and_what_was_kept_of_it(self, store: Store) -> None:
+        left: dict[str, Any] = {
+            "worker": "peer-7",
+            "log": KeptOutput(digest="ab" * 32, bytes=50_000_000, truncated=True),
+            "artifacts": KeptOutput(digest="cd" * 32, bytes=0),
+        }
+        ends: list[Callable[[Actor], c.Command]] = [
+            lambda owner: c.Complete(actor=owner, **left),
+            lambda owner: c.Fail(actor=owner, error_code="boom", **left),
+            lambda owner: c.TimeOut(actor=owner, **left),
+        ]
+        for end in ends:
+            job = await running_job(store, policy=Policy(timeout=HOUR))
+            facts = (await last(store, await do(store, job, end(owner_of(job))))).facts
+            assert {name: getattr(facts, name) for name in left} == left
+
+    async def test_admission_and_denial_name_the_rules_they_followed(self, store: Store) -> None:
+        by: dict[str, Any] = {"rule": "weekdays", "rules": "0f" * 16}
+        for decision in (c.Admit(actor=SCHEDULER, **by), c.Deny(actor=SCHEDULER, **by)):
+            job = await do(store, await job_in(store, State.PENDING), decision)
+            facts = (await last(store, job)).facts
+            assert (facts.rule, facts.rules) == ("weekdays", "0f" * 16)
 
     @pytest.mark.req("C1")
     async def test_null_is_a_result(self, store: Store) -> None:
@@ -330,9 +356,9 @@ class Operations:
         for state in (State.CLAIMED, State.RUNNING):
             job = await job_in(store, state)
             job = await do(store, job, c.RequestCancel(actor=CONTROL))
-            assert (job.state, job.cancel_requested) == (state, Cancel.SOFT)
-            job = await do(store, job, c.RequestCancel(actor=CONTROL, mode=Cancel.HARD))
-            assert job.cancel_requested is Cancel.HARD
+            assert (job.state, job.cancel_requested) == (state, CancelMode.SOFT)
+            job = await do(store, job, c.RequestCancel(actor=CONTROL, mode=CancelMode.HARD))
+            assert job.cancel_requested is CancelMode.HARD
 
     @pytest.mark.req("A18", "B17")
     async def test_cancel_what_nobody_holds(self, store: Store) -> None:
@@ -369,7 +395,7 @@ class Operations:
         assert (facts.kill, facts.last_owner) == ("unconfirmed", "worker-7")
 
     @pytest.mark.req("A18")
-    async def test_an_end_after_a_stall_says_that_the_kill_is_unconfirmed(
+    async def test_an_end_after_a_stall_records_that_the_kill_is_unconfirmed(
         self, store: Store
     ) -> None:
         for end in (
@@ -501,7 +527,7 @@ class Operations:
         for state, job in jobs.items():
             assert (await last(store, job)).to_state is state
 
-    async def test_a_second_attempt_forgets_when_the_first_began(self, store: Store) -> None:
+    async def test_a_second_attempt_forgets_when_the_first_started(self, store: Store) -> None:
         first = await running_job(store, queue="work")
         stalled = await do(store, first, WAYS_OUT[State.STALLED](first))
         second = (await claim_one(store, "work")).job

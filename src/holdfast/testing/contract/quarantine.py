@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.identity import mint_id
+from holdfast.ids import mint_id
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.states import TERMINAL, State
 from holdfast.lifecycle.times import After
-from holdfast.ports import Store
-from holdfast.testing.acts import (
+from holdfast.ports.store import Store
+from holdfast.testing.factories import SHORT_CLAIM, SHORT_RUN, owner_of
+from holdfast.testing.store_actions import (
     claimed_ids,
     claimed_job,
     do,
@@ -17,10 +18,9 @@ from holdfast.testing.acts import (
     stored,
     submit_one,
 )
-from holdfast.testing.factories import SHORT_CLAIM, SHORT_RUN, owner_of
 
 
-class Quarantining:
+class QuarantineContract:
     """Set aside, listed, released. Each test releases what it set aside: else `verify` names it."""
 
     async def test_a_job_that_is_set_aside_is_not_claimed_until_it_is_released(
@@ -77,10 +77,11 @@ class Quarantining:
         await store.release_quarantined([job.id])
 
     async def test_an_owner_is_not_asked_to_give_back_what_is_set_aside(self, store: Store) -> None:
-        bad, good = [await running_job(store) for _ in range(2)]
+        bad, good = [await running_job(store, owner="host:1:a") for _ in range(2)]
         owner = owner_of(good).name
         await store.quarantine([bad.id], reason="damaged")
         assert [job.id for job in await store.owned(owner)] == [good.id]
+        assert await store.owned_on("host", but="host:2:b") == [good]
 
         await store.release_quarantined([bad.id])
         assert {job.id for job in await store.owned(owner)} == {bad.id, good.id}

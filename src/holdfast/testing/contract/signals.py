@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.flow.intervene import signal
-from holdfast.flow.perform import perform
-from holdfast.flow.rebuild import rebuild
+from holdfast.flow.command import perform
+from holdfast.flow.signal import signal
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.job import Change, Job, LoggedEvent, Signal
+from holdfast.lifecycle.record import Change, Job, LoggedEvent, Signal
 from holdfast.lifecycle.states import EventType, State
-from holdfast.ports import Store
-from holdfast.testing.acts import (
+from holdfast.maintenance.rebuild import rebuild
+from holdfast.ports.store import Store
+from holdfast.testing.factories import CONTROL, JANITOR, fresh, owner_of
+from holdfast.testing.store_actions import (
     chain,
     change,
     claim_one,
@@ -25,7 +26,6 @@ from holdfast.testing.acts import (
     stored,
     submit_one,
 )
-from holdfast.testing.factories import CONTROL, JANITOR, fresh, owner_of
 
 SENT = 30
 
@@ -44,7 +44,7 @@ async def unread(store: Store, job: Job) -> Job:
     return found
 
 
-class KeepingSignals:
+class SignalContract:
     """Pending signals: read, counted, consumed, and removed with their job."""
 
     @pytest.mark.req("E5")

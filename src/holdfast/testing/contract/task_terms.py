@@ -10,13 +10,14 @@ from msgspec.structs import replace
 from holdfast.errors import BadData
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import derive
-from holdfast.lifecycle.policy import Policy
+from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.states import Priority, State
 from holdfast.lifecycle.terms import TaskTerms
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import Committed, Store
-from holdfast.testing.acts import change, claim_one, do, job_in, passed
+from holdfast.ports.models import Committed
+from holdfast.ports.store import Store
 from holdfast.testing.factories import owner_of
+from holdfast.testing.store_actions import change, claim_one, do, job_in, passed
 
 ONCE = Policy(idempotent=False, max_attempts=1, timeout=90 * SECOND, lease=45 * SECOND)
 BAD: dict[str, Any] = {
@@ -35,16 +36,16 @@ def terms(task: str = "pay", **more: Any) -> TaskTerms:
     return TaskTerms(**{"task": task, "policy": ONCE, **more})
 
 
-class PublishingTerms:
+class TaskTermsContract:
     """What workers publish of their tasks, and what becomes of a job's own terms."""
 
     async def test_published_terms_are_read_back(self, store: Store) -> None:
-        said = terms(
+        published = terms(
             "Grüße 'pay'", queue="線", priority=Priority.CRITICAL, needs=frozenset({"gpu", "hsm"})
         )
-        await store.publish_terms([said, terms("other")])
-        assert await store.task_terms("default", [said.task, "none", "other"]) == [
-            said,
+        await store.publish_terms([published, terms("other")])
+        assert await store.task_terms("default", [published.task, "none", "other"]) == [
+            published,
             None,
             terms("other"),
         ]

@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from holdfast.errors import BadData
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports import NewToken, Store, Token
-from holdfast.testing.acts import all_jobs, job_in, passed
+from holdfast.ports.models import NewToken, Token
+from holdfast.ports.store import Store
 from holdfast.testing.factories import new_token
+from holdfast.testing.store_actions import all_jobs, job_in, passed
 
 BAD_TOKENS: dict[str, Any] = {
     "no id": {"id": ""},
@@ -23,7 +24,7 @@ BAD_TOKENS: dict[str, Any] = {
     "a long id": {"id": "a" * 41},
     "no name": {"name": ""},
     "a name with a NUL": {"name": "a\0b"},
-    "a name that is no text": {"name": 7},
+    "a name that is not a text": {"name": 7},
     "a long name": {"name": "x" * 101},
     "a short digest": {"digest": b"x" * 31},
     "a digest that is text": {"digest": "x" * 32},
@@ -33,11 +34,11 @@ BAD_TOKENS: dict[str, Any] = {
     "no queues at all": {"queues": ()},
     "an empty queue": {"queues": ("",)},
     "a list of queues": {"queues": ["a"]},
-    "more queues than anybody serves": {"queues": tuple(f"q{n}" for n in range(51))},
+    "more queues than allowed": {"queues": tuple(f"q{n}" for n in range(51))},
     "no maker": {"created_by": ""},
     "a life that is over": {"lifetime": 0},
     "a life beyond any": {"lifetime": 101 * 365 * 24 * 3600 * SECOND},
-    "a life that is no number": {"lifetime": 1.5},
+    "a life that is not a number": {"lifetime": 1.5},
 }
 
 
@@ -48,10 +49,10 @@ def given(token: Token) -> NewToken:
     return NewToken(lifetime=lifetime, **{name: getattr(token, name) for name in names})
 
 
-class Tokens:
+class TokenContract:
     """What is kept of a token, and how it ends."""
 
-    async def test_a_token_is_kept_with_all_that_was_said_of_it(self, store: Store) -> None:
+    async def test_a_token_is_kept_as_it_was_given(self, store: Store) -> None:
         wanted = new_token(
             name="Grüße, 'w' \"1\" \\ {x}",
             digest=sha256(b"another").digest(),
@@ -70,7 +71,7 @@ class Tokens:
         assert await store.look_up_tokens([wanted.id]) == [kept]
         assert await store.tokens() == [kept]
 
-    async def test_a_token_for_everything_and_for_ever_says_so(self, store: Store) -> None:
+    async def test_a_token_for_everything_and_for_ever_is_kept_as_such(self, store: Store) -> None:
         kept = await store.add_token(new_token())
 
         assert (kept.tenant, kept.queues, kept.expires_at) == (None, None, None)
@@ -103,12 +104,12 @@ class Tokens:
         assert await store.tokens(tenant="b", before="03f") == listed[3:]
         assert await store.tokens(tenant="c") == []
 
-    async def test_a_token_for_all_tenants_is_no_tenants_own(self, store: Store) -> None:
+    async def test_a_token_for_all_tenants_belongs_to_none(self, store: Store) -> None:
         await store.add_token(new_token(tenant=None))
 
         assert await store.tokens(tenant="default") == []
 
-    async def test_a_revoked_token_says_when_and_by_whom(self, store: Store) -> None:
+    async def test_a_revoked_token_records_when_and_by_whom(self, store: Store) -> None:
         kept = await store.add_token(new_token(id="01"))
         other = await store.add_token(new_token(id="02"))
         await passed(store, kept.created_at)
@@ -146,9 +147,9 @@ class Tokens:
     async def test_what_cannot_be_kept_of_a_token_is_refused_before_it_is_written(
         self, store: Store
     ) -> None:
-        for what, wishes in BAD_TOKENS.items():
+        for what, options in BAD_TOKENS.items():
             try:
-                await store.add_token(new_token(**wishes))
+                await store.add_token(new_token(**options))
             except BadData:
                 continue
             pytest.fail(f"{what} was taken")
@@ -160,7 +161,7 @@ class Tokens:
 
         assert await store.tokens() == []
 
-    async def test_tokens_are_no_part_of_the_ledger(self, store: Store) -> None:
+    async def test_tokens_are_not_part_of_the_ledger(self, store: Store) -> None:
         await job_in(store, State.RUNNING)
         before = await all_jobs(store)
         kept = await store.add_token(new_token())

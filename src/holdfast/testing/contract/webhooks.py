@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.errors import BadData
 from holdfast.lifecycle.states import State
-from holdfast.ports import NewWebhook, Store, Webhook
+from holdfast.ports.models import NewWebhook, Webhook
+from holdfast.ports.store import Store
 from holdfast.testing.factories import new_webhook
 
 BAD_WEBHOOKS: dict[str, Any] = {
@@ -21,7 +22,7 @@ BAD_WEBHOOKS: dict[str, Any] = {
     "a NUL": {"url": "https://a\0"},
     "no secret": {"secret": ""},
     "no states at all": {"states": frozenset()},
-    "a state that is no end": {"states": frozenset({State.RUNNING})},
+    "a state that is not an end": {"states": frozenset({State.RUNNING})},
     "an empty queue": {"queue": ""},
     "a lone surrogate": {"task": "\ud800"},
     "no maker": {"created_by": ""},
@@ -33,10 +34,10 @@ def given(hook: Webhook) -> NewWebhook:
     return NewWebhook(**{name: getattr(hook, name) for name in NewWebhook.__struct_fields__})
 
 
-class Webhooks:
+class WebhookContract:
     """What is kept of a webhook, how it ends, and how far its follower has come."""
 
-    async def test_a_webhook_is_kept_with_all_that_was_said_of_it(self, store: Store) -> None:
+    async def test_a_webhook_is_kept_as_it_was_given(self, store: Store) -> None:
         wanted = new_webhook(
             tenant="線",
             states=frozenset({State.FAILED, State.DEAD_LETTERED}),
@@ -104,10 +105,10 @@ class Webhooks:
         assert await store.webhooks(tenant="a", limit=2) == mine[:2]
         assert await store.webhooks(tenant="a", before=mine[1].key) == mine[2:]
 
-    @pytest.mark.parametrize("wishes", BAD_WEBHOOKS.values(), ids=BAD_WEBHOOKS)
-    async def test_an_unfit_webhook_is_refused(self, store: Store, wishes: Any) -> None:
+    @pytest.mark.parametrize("options", BAD_WEBHOOKS.values(), ids=BAD_WEBHOOKS)
+    async def test_an_invalid_webhook_is_refused(self, store: Store, options: Any) -> None:
         with pytest.raises(BadData):
-            await store.add_webhook(new_webhook(**wishes))
+            await store.add_webhook(new_webhook(**options))
         assert await store.webhooks() == []
 
     async def test_a_cursor_moves_from_where_it_was_and_from_nowhere_else(

@@ -43,7 +43,7 @@ CREATE TABLE clock_steps (
 CREATE FUNCTION holdfast_machine_now() RETURNS bigint LANGUAGE sql VOLATILE AS
 $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
--- The only clock that judges: the server's, which may be set, made to go on from the mark. The one
+-- The only clock that judges: the server's, which may be set; it continues from the mark. The one
 -- place where SQL restates ClockState.now. Tests replace it.
 CREATE FUNCTION holdfast_now() RETURNS bigint LANGUAGE plpgsql VOLATILE AS
 $$ DECLARE
@@ -63,7 +63,7 @@ BEGIN
         ELSE c.mark + 5000000 END;
 END $$;
 
--- A span (below the horizon) counts from the base, an instant stands for itself.
+-- A span (below the horizon) counts from the base; an instant is used as it is.
 CREATE FUNCTION holdfast_time(value bigint, base bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$ SELECT CASE WHEN value < 500000000000000 THEN base + value ELSE value END $$;
@@ -139,7 +139,7 @@ CREATE TABLE jobs (
     error_code text,
     result_ptr text,
     -- A row that could not be read or moved: kept out of claims and sweeps until it is repaired. No
-    -- part of the projection: no event says so.
+    -- part of the projection: no event records it.
     quarantined_at bigint,
     quarantine text,
     claim_order bigint GENERATED ALWAYS AS (CASE WHEN (state) = ANY ('{2,6,7}'::smallint[]) AND held_by IS NULL AND quarantined_at IS NULL THEN run_at + CASE priority WHEN 1 THEN 0 WHEN 2 THEN 300000000 WHEN 3 THEN 1800000000 END END) STORED,
@@ -200,8 +200,8 @@ CREATE INDEX jobs_workflow ON jobs (workflow_id, id) WHERE workflow_id IS NOT NU
 CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
 CREATE INDEX jobs_quarantined ON jobs (id) WHERE quarantined_at IS NOT NULL;
 CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
--- For lists. Not of the tenant and the queue that most jobs are of: these are met by a look at the
--- newest, and whoever uses no others pays for neither index.
+-- For lists. The tenant and the queue of most jobs are left out: a look at the newest jobs meets
+-- them, and an installation that uses no others pays for neither index.
 CREATE INDEX jobs_tenant ON jobs (tenant, id) WHERE tenant <> 'default';
 CREATE INDEX jobs_queue ON jobs (queue, id) WHERE queue <> 'default';
 
@@ -219,7 +219,7 @@ CREATE TRIGGER jobs_move AFTER UPDATE OF rev, state, attempt, failures, releases
     OR NEW.updated_at < OLD.updated_at
     OR OLD.retention = 3)
     EXECUTE FUNCTION holdfast_refuse('an illegal move');
--- A function compares, not WHEN: that would be read anew for every statement, and few rows are.
+-- A function compares, not WHEN: that would be read again for every statement, and few rows are.
 CREATE FUNCTION holdfast_keep_outcome() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN
     IF NEW.state IS DISTINCT FROM OLD.state
@@ -312,7 +312,7 @@ END $$;
 CREATE TRIGGER events_kept AFTER DELETE ON events FOR EACH ROW
     EXECUTE FUNCTION holdfast_keep_events();
 
--- Begin a new lineage of positions, above all that were given before (`events.xid`).
+-- Start a new lineage of positions, above all that were given before (`events.xid`).
 CREATE FUNCTION holdfast_begin_lineage(only_if_moved boolean) RETURNS void LANGUAGE plpgsql AS
 $$ DECLARE
     ends bigint[];
@@ -322,7 +322,7 @@ $$ DECLARE
     ended bigint;
     place record;
 BEGIN
-    -- Whoever writes events has its position from the column's default: all must have ended.
+    -- A writer of events gets its position from the column's default: all writers must have ended.
     LOCK TABLE events IN ACCESS EXCLUSIVE MODE;
     moved := holdfast_moved();
     IF only_if_moved AND NOT moved THEN RETURN; END IF;
@@ -330,7 +330,7 @@ BEGIN
     old_base := cardinality(ends) * 281474976710656;
     new_base := old_base + 281474976710656;
     IF moved THEN
-        -- What was written here before anybody noticed has a number of a transaction of this
+        -- What was written here before the move was noticed has a number of a transaction of this
         -- cluster, the one that made the row; what came with the move has not.
         ALTER TABLE events DISABLE TRIGGER events_fixed;
         UPDATE events SET xid = xid + 281474976710656
@@ -379,7 +379,7 @@ CREATE TRIGGER beats_fixed AFTER UPDATE ON beats FOR EACH ROW
 -- The bytes are those of holdfast/lifecycle/seal.py: each column with its length, NULL as "-".
 CREATE FUNCTION holdfast_netstring(value text) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT coalesce(length(value) || ':' || value, '-') $$;
--- Not LANGUAGE sql: that would be planned anew for every event, which costs 50 times as much.
+-- Not LANGUAGE sql: that would be planned again for every event, which costs 50 times as much.
 CREATE FUNCTION holdfast_seal(previous bytea, e events) RETURNS bytea LANGUAGE plpgsql IMMUTABLE AS
 $$ BEGIN RETURN sha256(coalesce(previous, ''::bytea) || convert_to(
     holdfast_netstring(replace(e.id::text, '-', '')) || holdfast_netstring(e.rev::text)
@@ -427,7 +427,7 @@ CREATE TABLE signals (
 );
 
 -- One row per claim that took something: it finds leases that may have passed, settles a claim
--- whose reply was lost, and tells what an owner holds, without an index that every finish changes.
+-- whose reply was lost, and lists what an owner holds, without an index that every finish changes.
 CREATE TABLE claims (
     request_id text PRIMARY KEY,
     at bigint NOT NULL,
@@ -454,8 +454,8 @@ CREATE TABLE keys (
 );
 CREATE INDEX keys_id ON keys (id);
 
--- Old jobs that were removed whole: an entry for each batch, and of each job its id and tenant, so
--- that whoever asks for it is told, and a job_id or request_id that stood for it never makes another.
+-- Old jobs that were removed whole: an entry for each batch, and each job's id and tenant, so that
+-- a request for it gets an answer, and its job_id or request_id never makes another job.
 CREATE TABLE purges (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at bigint NOT NULL,
@@ -503,7 +503,7 @@ CREATE TABLE queue_events (
 );
 
 -- Who serves which queues, for people who ask why a job does not run; no claim or sweep reads it,
--- and it is no part of the ledger. Lists are JSON.
+-- and it does not belong to the ledger. Lists are JSON.
 CREATE TABLE workers (
     name text PRIMARY KEY,
     started_at bigint NOT NULL,
@@ -518,8 +518,8 @@ CREATE TABLE workers (
 );
 CREATE INDEX workers_seen ON workers (seen_at);
 
--- The terms that workers publish of their tasks, for those who submit by name; no part of the ledger.
--- A tenant of '' stands for all. `body` is JSON.
+-- The terms that workers publish of their tasks, for those who submit by name; not in the ledger.
+-- A tenant of '' means all. `body` is JSON.
 CREATE TABLE task_terms (
     tenant text NOT NULL,
     task text NOT NULL,
@@ -528,7 +528,7 @@ CREATE TABLE task_terms (
     PRIMARY KEY (tenant, task)
 );
 
--- What handlers said by ctx.log, the newest lines of each job; no part of the ledger, and no worker
+-- What handlers wrote by ctx.log, the newest lines of each job; not part of the ledger, and no worker
 -- or sweep reads it. `at` is the clock of the worker.
 CREATE TABLE logs (
     position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -608,7 +608,7 @@ END $$;
 CREATE FUNCTION holdfast_limit(name text, usual integer) RETURNS integer LANGUAGE sql STABLE AS
 $$ SELECT coalesce((SELECT value::integer FROM meta WHERE key = name), usual) $$;
 
--- What is wrong with the data of a first event, which says the same as the columns and some more.
+-- What is wrong with the data of a first event, which repeats the columns and holds some more.
 CREATE FUNCTION holdfast_check_data(data text, expected jsonb, held_by text) RETURNS text
 LANGUAGE plpgsql AS
 $$ DECLARE
@@ -703,7 +703,7 @@ BEGIN
         OR (data ? 'content') <> (given <> '{}') THEN
         RETURN 'key_kinds';
     END IF;
-    -- A job_id that is the text of an internal id stands for that job.
+    -- A job_id that is the text of an internal id names that job.
     name := replace(translate(regexp_replace(lower(j ->> 'job_id'), '^urn:uuid:', ''), '{}', ''),
         '-', '');
     IF name ~ '^[0-9a-f]{32}$' AND (j ->> 'refers_to')::uuid IS DISTINCT FROM name::uuid THEN
@@ -723,7 +723,7 @@ END $$;
 
 -- Refuse a submit that the law would not have written, that takes keys of no job of its own, or
 -- that names what is not there. A parent or a policy that is newer than the snapshot of a
--- transaction cannot be told from none: such a transaction is to be tried again.
+-- transaction looks the same as none: such a transaction is to be tried again.
 CREATE FUNCTION holdfast_check_submit(asked jsonb) RETURNS void LANGUAGE plpgsql AS
 $$ DECLARE
     wrong record;
@@ -791,7 +791,7 @@ BEGIN
 END $$;
 
 -- Refuse new jobs that give their tenant more queues or sets of needs than it may have. Called when
--- it is known which jobs are new: one that its keys stand for brings no name.
+-- it is known which jobs are new: a repeated submit brings no name.
 CREATE FUNCTION holdfast_check_limits(made jsonb) RETURNS void LANGUAGE plpgsql AS
 $$ DECLARE
     wrong record;
@@ -825,7 +825,7 @@ BEGIN
 END $$;
 
 -- Remember policies and needs one by one, each unless it is there already: also where it is there
--- for everybody but the caller's snapshot, to which ON CONFLICT would answer with an error.
+-- for all but the caller's snapshot, to which ON CONFLICT would answer with an error.
 CREATE FUNCTION holdfast_remember(asked jsonb) RETURNS void LANGUAGE plpgsql AS
 $$ DECLARE
     p policies;
@@ -850,9 +850,9 @@ BEGIN
 END $$;
 
 -- Submit inside a transaction of the caller's: the job is there exactly if the caller's rows are.
--- Takes what holdfast/stores/postgres/enlisted.py writes: jobs that the law has decided on, their
--- keys, and the policies and needs that they name; anything else is refused. Every job gets all its keys or is not made; who
--- holds them is told, and what follows from that is for whoever asks to say. The settings are those
+-- Takes what holdfast/stores/postgres/caller_transaction.py writes: jobs that the law has decided on, their
+-- keys, and the policies and needs that they name; anything else is refused. Every job gets all its keys or is not made;
+-- the answer names who holds them, and the caller decides what follows from that. The settings are those
 -- of the store's own connections; the caller's may be any.
 CREATE FUNCTION holdfast_submit(asked jsonb) RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off
@@ -875,8 +875,8 @@ BEGIN
         RAISE EXCEPTION 'holdfast: tasks and queues named holdfast.* are reserved'
             USING ERRCODE = 'check_violation';
     END IF;
-    -- Apps write these ahead, outside the caller's transaction: whoever wants the same would have to
-    -- wait for its end. One that is committed but newer than the caller's snapshot is no conflict.
+    -- Apps write these ahead, outside the caller's transaction: others that want the same would have
+    -- to wait for its end. One committed after the caller's snapshot is not a conflict.
     IF EXISTS (
         SELECT 1 FROM jsonb_to_recordset(asked -> 'policies') AS p(id bigint)
         WHERE NOT EXISTS (SELECT 1 FROM policies AS q WHERE q.id = p.id OFFSET 0)
@@ -887,8 +887,8 @@ BEGIN
     END IF;
     PERFORM holdfast_check_submit(asked);
 
-    -- A given job_id that is the text of an internal id stands for that job, also for one that was
-    -- purged: its body is not known, so no other body is told apart, and it has no name.
+    -- A given job_id that is the text of an internal id names that job, also one that was purged:
+    -- its body is unknown, so that another body is not recognised, and it has no name.
     SELECT coalesce(jsonb_object_agg(d.id, jsonb_build_object('id', r.id, 'job_id', r.job_id,
         'digest', r.digest)), '{}')
     INTO refers
@@ -913,7 +913,7 @@ BEGIN
         END IF;
         tries_left := tries_left - 1;
         -- In the store's order. A key that another transaction is just inserting makes this one
-        -- wait for its end. Of two jobs asked for together the first has the right of way.
+        -- wait for its end. If two jobs of one call have the same key, the first gets it.
         INSERT INTO keys (tenant, kind, key, id, digest)
         SELECT k.tenant, k.kind, k.key, k.id, decode(k.digest, 'hex')
         FROM ROWS FROM (jsonb_to_recordset(asked -> 'keys')
@@ -922,7 +922,7 @@ BEGIN
         WHERE k.id = ANY (undecided)
         ORDER BY k.tenant COLLATE "C", k.kind, k.key COLLATE "C", k.number
         ON CONFLICT DO NOTHING;
-        -- A statement of its own, so that it sees what whoever was waited for has committed. A
+        -- A statement of its own, so that it sees what the transaction waited for has committed. A
         -- holder that has ended in between leaves a key that nobody has: then it is tried again.
         -- A job that is undecided itself may yet give its keys back.
         WITH holders AS (
@@ -1002,7 +1002,7 @@ BEGIN
     END IF;
     RETURN jsonb_build_object('now', stamp, 'held', held, 'refers', refers);
 END $$;
--- It runs with its owner's rights: whoever may submit needs EXECUTE on it, and USAGE of its schema.
+-- It runs with its owner's rights: a role that may submit needs EXECUTE on it, and USAGE of its schema.
 REVOKE ALL ON FUNCTION holdfast_submit(jsonb) FROM PUBLIC;
 -- Functions that name tables find them in this schema, whatever the search_path of the caller.
 DO $$ DECLARE

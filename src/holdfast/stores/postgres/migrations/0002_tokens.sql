@@ -1,5 +1,5 @@
 -- Who may ask a server for what. A secret is not kept, only its SHA-256; `queues` is a JSON list,
--- and null, like a tenant that is null, stands for all. A token is revoked, never removed: it is
+-- and null, like a tenant that is null, means all. A token is revoked, never removed: it is
 -- the name behind what it did. Ids are in the order of time, in every locale.
 CREATE TABLE tokens (
     id text COLLATE "C" PRIMARY KEY,

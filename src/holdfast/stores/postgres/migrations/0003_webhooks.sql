@@ -1,6 +1,6 @@
--- Whom to tell of the ends of jobs. A secret must be kept as it is, for messages are signed with
+-- Where to report the ends of jobs. A secret must be kept as it is, for messages are signed with
 -- it; it is forgotten when the webhook is removed. `states` is a JSON list of codes; null, as of
--- the queue and the task, stands for all. Ids are in the order of time, and a tenant's own.
+-- the queue and the task, means all. Ids are in the order of time, and a tenant's own.
 CREATE TABLE webhooks (
     id text COLLATE "C" NOT NULL,
     tenant text COLLATE "C" NOT NULL,

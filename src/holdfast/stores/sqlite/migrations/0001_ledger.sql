@@ -1,5 +1,5 @@
 -- Holdfast on SQLite: a ledger of events, and one narrow row per job that is their projection.
--- The tables of ../postgres/schema.in.sql, with the differences said where they are. Times are
+-- The tables of ../postgres/schema.in.sql, with the differences stated where they are. Times are
 -- microseconds since 1970 UTC. Codes are listed in docs/lifecycle.md. STRICT: a wrong type is
 -- refused, not kept.
 
@@ -10,7 +10,7 @@ CREATE TABLE meta (
 INSERT INTO meta VALUES ('epoch', '1'), ('sealing', 'off');
 
 -- What keeps the clock from going back: see holdfast/lifecycle/clock.py. differs from postgres:
--- each process has a clock of its own, and so its own shift; others' count where the mark says that
+-- each process has a clock of its own, and so its own shift; others' count where the mark shows that
 -- their clocks agree.
 CREATE TABLE store_clock (
     one INTEGER PRIMARY KEY DEFAULT 1,
@@ -89,8 +89,8 @@ CREATE TABLE jobs (
     result_digest BLOB,
     error_code TEXT,
     result_ptr TEXT,
-    -- A row that could not be read or moved: kept out of claims and sweeps until it is repaired. No
-    -- part of the projection: no event says so.
+    -- A row that could not be read or moved: kept out of claims and sweeps until it is repaired. Not
+    -- part of the projection: no event records it.
     quarantined_at INTEGER,
     quarantine TEXT,
     -- What a claim finds a job by: the task with its version; needs, class and whose tenant's.
@@ -149,8 +149,8 @@ CREATE INDEX jobs_workflow ON jobs (workflow_id, id) WHERE workflow_id IS NOT NU
 CREATE INDEX jobs_error ON jobs (error_code, id) WHERE error_code IS NOT NULL;
 CREATE INDEX jobs_quarantined ON jobs (id) WHERE quarantined_at IS NOT NULL;
 CREATE INDEX jobs_letter ON jobs (letter, id) WHERE letter IS NOT NULL;
--- For lists. Not of the tenant and the queue that most jobs are of: these are met by a look at the
--- newest, and whoever uses no others pays for neither index.
+-- For lists. The tenant and the queue of most jobs are left out: a look at the newest jobs meets
+-- them, and an installation that uses no others pays for neither index.
 CREATE INDEX jobs_tenant ON jobs (tenant, id) WHERE tenant <> 'default';
 CREATE INDEX jobs_queue ON jobs (queue, id) WHERE queue <> 'default';
 
@@ -297,7 +297,7 @@ CREATE TABLE signals (
 ) STRICT, WITHOUT ROWID;
 
 -- One row per claim that took something: it finds leases that may have passed, settles a claim
--- whose reply was lost, and tells what an owner holds, without an index that every finish changes.
+-- whose reply was lost, and lists what an owner holds, without an index that every finish changes.
 -- differs from postgres: `ids` are the 16 bytes of each id, one after the other.
 CREATE TABLE claims (
     request_id TEXT PRIMARY KEY,
@@ -323,8 +323,8 @@ CREATE TABLE keys (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX keys_id ON keys (id);
 
--- Old jobs that were removed whole: an entry for each batch, and of each job its id and tenant, so
--- that whoever asks for it is told, and a job_id or request_id that stood for it never makes another.
+-- Old jobs that were removed whole: an entry for each batch, and each job's id and tenant, so that
+-- a request for it gets an answer, and its job_id or request_id never makes another job.
 CREATE TABLE purges (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     at INTEGER NOT NULL,
@@ -349,7 +349,7 @@ BEGIN SELECT RAISE(ABORT, 'holdfast: the removal of an entry refused on purged')
 
 -- Parents whose family has to be looked at: written with whatever gives reason to, by the same
 -- transaction. No part of the ledger: a slow pass finds what is lost here. AUTOINCREMENT: a number
--- that was given again could be taken for a mark that somebody has seen, and be removed unseen.
+-- that was given again could be taken for a mark that a sweep has seen, and be removed unseen.
 CREATE TABLE marks (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     id BLOB NOT NULL
@@ -372,7 +372,7 @@ CREATE TABLE queue_events (
 ) STRICT;
 
 -- Who serves which queues, for people who ask why a job does not run; no claim or sweep reads it,
--- and it is no part of the ledger. Lists are JSON.
+-- and it does not belong to the ledger. Lists are JSON.
 CREATE TABLE workers (
     name TEXT PRIMARY KEY,
     started_at INTEGER NOT NULL,
@@ -387,8 +387,8 @@ CREATE TABLE workers (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX workers_seen ON workers (seen_at);
 
--- The terms that workers publish of their tasks, for those who submit by name; no part of the ledger.
--- A tenant of '' stands for all. `body` is JSON.
+-- The terms that workers publish of their tasks, for those who submit by name; not in the ledger.
+-- A tenant of '' means all. `body` is JSON.
 CREATE TABLE task_terms (
     tenant TEXT NOT NULL,
     task TEXT NOT NULL,
@@ -397,7 +397,7 @@ CREATE TABLE task_terms (
     PRIMARY KEY (tenant, task)
 ) STRICT, WITHOUT ROWID;
 
--- What handlers said by ctx.log, the newest lines of each job; no part of the ledger, and no worker
+-- What handlers wrote by ctx.log, the newest lines of each job; not part of the ledger, and no worker
 -- or sweep reads it. `at` is the clock of the worker.
 CREATE TABLE logs (
     position INTEGER PRIMARY KEY AUTOINCREMENT,

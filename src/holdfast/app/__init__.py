@@ -1,0 +1,1 @@
+"""The app: what a user's code starts with. Tasks, submits, and questions about jobs."""

@@ -1,0 +1,1 @@
+"""Where large data is kept: a local directory, or an object store."""

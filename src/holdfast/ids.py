@@ -1,0 +1,83 @@
+"""Fresh identities: the one seam for randomness and the wall clock outside the stores."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from struct import unpack
+from uuid import UUID
+
+from holdfast.lifecycle.record import JobId
+
+
+def mint_id() -> JobId:
+    """Make a time-ordered id (UUID version 7, with twelve more bits of the clock)."""
+    nanos = time.time_ns()
+    millis, rest = divmod(nanos, 1_000_000)
+    fine = rest * 4096 // 1_000_000
+    number = (millis << 80) | (7 << 76) | (fine << 64) | (2 << 62) | (_draw_random() >> 2)
+    return JobId(UUID(int=number))
+
+
+_DRAWN = 512
+_drawn: list[int] = []
+# A forked child must not draw what its parent draws.
+os.register_at_fork(after_in_child=_drawn.clear)
+
+
+def _draw_random() -> int:
+    """Draw 64 bits; many at once, because asking the system costs more than all the rest."""
+    while True:
+        try:
+            return _drawn.pop()
+        except IndexError:
+            _drawn.extend(unpack(f"{_DRAWN}Q", os.urandom(8 * _DRAWN)))
+
+
+def mint_request() -> str:
+    """Make a request id that nobody else uses."""
+    return os.urandom(9).hex()
+
+
+def mint_secret(length: int = 32) -> bytes:
+    """Return random bytes that cannot be guessed."""
+    return os.urandom(length)
+
+
+def mint_token_id() -> str:
+    """Return a new id of a token: in the order of time, and no secret."""
+    return f"{time.time_ns() // 1000:014x}{os.urandom(3).hex()}"
+
+
+def mint_upload_id() -> str:
+    """Return a new id of an upload: in the order of time, and hard to guess."""
+    return f"{time.time_ns() // 1000:014x}{os.urandom(8).hex()}"
+
+
+def mint_key() -> bytes:
+    """Return a new key of 256 bits."""
+    return os.urandom(32)
+
+
+def unix_seconds() -> float:
+    """Return the system's time, for code without a store to ask."""
+    return time.time_ns() / 1e9
+
+
+def mint_worker(host: str | None = None) -> str:
+    """Return a new name of a worker: after a restart of its process it has another one.
+
+    It starts with its host's name: a worker that recovers boxes finds its predecessors by that.
+    """
+    return f"{host or host_name()}:{os.getpid()}:{os.urandom(5).hex()}"
+
+
+def host_name() -> str:
+    """Return the name of this host, as the names of its workers start unless it has another."""
+    return socket.gethostname()[:100]
+
+
+def jitter() -> float:
+    """Return a random number in [0, 1), so that what failed together is not retried together."""
+    return int.from_bytes(os.urandom(4), "big") / 2**32

@@ -1,0 +1,1 @@
+"""Care of the ledger: verify, rebuild, repair, and the health of a store."""

@@ -1,0 +1,1 @@
+"""The operations on jobs: their requests, their results, and what carries them out."""

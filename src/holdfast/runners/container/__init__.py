@@ -1,0 +1,1 @@
+"""Boxes as containers: the port of boxes over Podman's command line."""

@@ -1,0 +1,73 @@
+"""Commands in the bench: each beside its bare line, and no trace of either afterwards."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bench import boxes
+from bench.boxes import Scale
+from bench.cells import Cell
+from bench.contestants import HOLDFAST_SQLITE, own
+from bench.figures import Measured, Measurement
+from bench.places import SqliteEngine
+from bench.protocol import Unsupported
+from bench.report import commands_sheet
+from bench.targets import TARGETS, Verdict, judge
+
+SMALL = Scale(samples=2, recovered=2)
+
+
+def _cells() -> list[Cell]:
+    ours = [one for one in own() if one.name == HOLDFAST_SQLITE]
+    return list(boxes.cells(ours, SMALL))
+
+
+def _measured(cell: Cell) -> Measured:
+    with SqliteEngine() as engine, engine.place() as place:
+        [finding] = cell.measure(cell, place)
+    return Measured(
+        [
+            Measurement(
+                scenario=cell.scenario,
+                variant=cell.variant,
+                contender=cell.contestant.name,
+                round=0,
+                jobs=finding.jobs or cell.jobs,
+                values=finding.values,
+            )
+        ]
+    )
+
+
+@pytest.mark.live
+@pytest.mark.xdist_group("boxes")
+@pytest.mark.parametrize("cell", _cells(), ids=lambda cell: cell.variant)
+def test_each_measurement_of_commands_is_judged_and_leaves_nothing(cell: Cell) -> None:
+    before = _groups()
+    try:
+        measured = _measured(cell)
+    except Unsupported as reason:
+        pytest.skip(str(reason))
+    judged = [judge(target, measured) for target in TARGETS]
+    known = [one for one in judged if one.verdict is not Verdict.UNKNOWN]
+    assert len(known) == 1
+    assert known[0].measure.endswith(", SQLite")
+    [row] = commands_sheet(measured, frozenset()).rows
+    assert (row[0], row[1]) == (cell.variant, HOLDFAST_SQLITE)
+    assert _groups() - before == set()
+
+
+def _groups() -> set[str]:
+    found = Path("/sys/fs/cgroup").glob("*/holdfast/*")
+    return {str(path) for path in found if "bench" in path.name}
+
+
+def test_without_podman_containers_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.devnull)
+    cell = _cells()[0]
+    assert cell.task == "podman"
+    with SqliteEngine() as engine, engine.place() as place, pytest.raises(Unsupported):
+        cell.measure(cell, place)

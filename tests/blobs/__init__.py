@@ -1,0 +1,1 @@
+"""Tests of the place of blobs: a directory, and a bucket."""

@@ -1,0 +1,1 @@
+"""Commands from submit to end, on real boxes and both stores."""

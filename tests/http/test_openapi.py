@@ -1,0 +1,210 @@
+"""The OpenAPI document: it is whole, and what clients were written against has not changed.
+
+`openapi.txt` is the document that FastAPI wrote before the routes were made from the list of
+operations (ADR 0022), without its prose. It is not to be edited: each deviation from it stands in
+`DEVIATIONS`, with its reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from holdfast.http.endpoints import ENDPOINTS
+from holdfast.http.routes import AnyEndpoint
+from holdfast.operations.http_format import layout_of
+from tests.http.openapi_document import GOLDEN, bare, written
+
+OLD_DOCUMENT = "13b723165464a7254679d9e90f3652c5d3dfd703d1f59b42552b52d22b060dec"
+"""The SHA-256 of `openapi.txt`."""
+JOB = '{"$ref": "#/components/schemas/Wanted"}'
+COMMAND_OR_JOB = f'{{"anyOf": [{JOB}, {{"$ref": "#/components/schemas/WantedCommand"}}]}}'
+NULLABLE_TEXT = '{"anyOf": [{"type": "string"}, {"type": "null"}], "default": null}'
+LINES = '"lines": {"items": {"$ref": "#/components/schemas/LogView"}, "type": "array"}'
+TEXT, NUMBER, FLAG = '{"type": "string"}', '{"type": "integer"}', '{"type": "boolean"}'
+LOG_NAMES = f'"internal_id": {{"format": "uuid", "type": "string"}}, "job_id": {TEXT}, {LINES}'
+LOG_STATE = '"ended": {"default": false, "type": "boolean"}'
+LOG_SIZE = f'"next": {{"default": 0, "type": "integer"}}, "total_bytes": {NUMBER}'
+STREAM = '{"$ref": "#/components/schemas/OutputStream"}'
+THOUSAND = '{"default": 1000, "maximum": 1000, "minimum": 1, "type": "integer"}}'
+MILLION = '{"maximum": 1000000, "minimum": 1, "type": "integer"}'
+A_LOG = (
+    '"responses": {"200": {"content": '
+    '{"application/json": {"schema": {"$ref": "#/components/schemas/Log"}}'
+)
+JOB_IN_PATH = '{"in": "path", "name": "job", "required": true, "schema": {"type": "string"}}, '
+AFTER = (
+    '{"in": "query", "name": "after", "required": false, "schema": '
+    '{"default": 0, "maximum": 4611686018427387904, "minimum": 0, "type": "integer"}}, '
+)
+LIMIT = f'{{"in": "query", "name": "limit", "required": false, "schema": {THOUSAND}'
+LAST_EVENT_ID = (
+    '{"in": "header", "name": "last-event-id", "required": false, "schema": '
+    '{"anyOf": [{"maxLength": 400, "type": "string"}, {"type": "null"}]}}, '
+)
+NULLABLE = (
+    '{{"in": "query", "name": "{0}", "required": false, '
+    '"schema": {{"anyOf": [{1}, {{"type": "null"}}]}}}}'
+)
+NULLABLE_NUMBER = '{"anyOf": [{"type": "integer"}, {"type": "null"}], "default": null}'
+REASON = '{{"$ref": "#/components/schemas/{0}"}}, '
+REASON_CODE = '"{0}": "#/components/schemas/{1}", '
+DEVIATIONS = {
+    # It said that metrics may come as JSON, of any form. They never do.
+    "/metrics get ": ('"application/json": {"schema": {}}, ', ""),
+    # A submit also takes a command or an agent, which has a `type` (D17).
+    "/v1/jobs post ": (JOB, COMMAND_OR_JOB),
+    "schema Many ": (JOB, COMMAND_OR_JOB),
+    # The answer to a command has its state in the words of its document (D11).
+    "schema Receipt ": ('}, "required"', f', "status": {NULLABLE_TEXT}}}, "required"'),
+    # A log may be what a command printed: to a stream, with a size. It shows where to continue.
+    "schema Log ": (LOG_NAMES, f'{LOG_STATE}, {LOG_NAMES}, {LOG_SIZE}, "truncated": {FLAG}'),
+    "schema LogView ": (
+        f'"message": {TEXT}, "position": {NUMBER}',
+        f'"message": {TEXT}, "partial": {FLAG}, "position": {NUMBER}, "stream": {STREAM}',
+    ),
+    # A log may be read from near its end, of one stream, and line by line as it comes.
+    "/v1/jobs/{job}/logs get ": (
+        f"{JOB_IN_PATH}{AFTER}{LIMIT}], {A_LOG}}}}}, ",
+        f"{LAST_EVENT_ID}{JOB_IN_PATH}{AFTER}{LIMIT}, {NULLABLE.format('stream', STREAM)}, "
+        f"{NULLABLE.format('tail', MILLION)}], {A_LOG}, "
+        '"text/event-stream": {"schema": {"type": "string"}}}}, "204": {}, ',
+    ),
+    # A worker announces the room of its host.
+    "schema WorkerStatus ": (
+        f'"concurrency": {NUMBER}, "host": {TEXT}, ',
+        f'"concurrency": {NUMBER}, "cpus": {NULLABLE_NUMBER}, "free_cpus": {NULLABLE_NUMBER}, '
+        f'"free_memory_mb": {NULLABLE_NUMBER}, "host": {TEXT}, "memory_mb": {NULLABLE_NUMBER}, ',
+    ),
+    # What runs in a box may reach a network, and which.
+    "schema Running ": ('"seen": ', f'"network": {NULLABLE_TEXT}, "seen": '),
+}
+"""What a line of the old document had, and what it has instead."""
+OF_WHY = [
+    # One more: a job waits for its upload.
+    (
+        "schema Why ",
+        REASON.format("AwaitsAdmission"),
+        "".join(map(REASON.format, ("AwaitsAdmission", "WaitsForUpload"))),
+    ),
+    (
+        "schema Why ",
+        '"waits_for_children": "#/components/schemas/WaitsForChildren"',
+        REASON_CODE.format("waits_for_children", "WaitsForChildren")
+        + '"waits_for_upload": "#/components/schemas/WaitsForUpload"',
+    ),
+    # Two more reasons: of commands, and of hosts.
+    (
+        "schema Why ",
+        REASON.format("NoCapableWorker"),
+        "".join(map(REASON.format, ("NoCapableWorker", "NoCommandWorker", "NoRoom"))),
+    ),
+    (
+        "schema Why ",
+        REASON_CODE.format("no_capable_worker", "NoCapableWorker"),
+        REASON_CODE.format("no_capable_worker", "NoCapableWorker")
+        + REASON_CODE.format("no_command_worker", "NoCommandWorker")
+        + REASON_CODE.format("no_room", "NoRoom"),
+    ),
+    # One more: an agent asked a question.
+    (
+        "schema Why ",
+        REASON.format("Running"),
+        "".join(map(REASON.format, ("Running", "AsksQuestion"))),
+    ),
+    (
+        "schema Why ",
+        REASON_CODE.format("awaits_admission", "AwaitsAdmission"),
+        REASON_CODE.format("asks_question", "AsksQuestion")
+        + REASON_CODE.format("awaits_admission", "AwaitsAdmission"),
+    ),
+]
+"""The same of the answer to why, which changed three times."""
+ADDED = {
+    "schema AsksQuestion ": "what an agent that runs waits for (D1)",
+    "schema WaitsForUpload ": "why a command waits: its upload is not finalized (D3)",
+    "schema CreatingUpload ": "what creates an upload",
+    "schema Finalizing ": "what finalizes an upload",
+    "schema UploadView ": "an upload",
+    "schema UploadList ": "a page of uploads",
+    "schema UploadState ": "what may be done with an upload",
+    "/v1/uploads get ": "list uploads (D3)",
+    "/v1/uploads post ": "create one",
+    "/v1/uploads/{upload} get ": "read one",
+    "/v1/uploads/{upload} delete ": "delete one",
+    "/v1/uploads/{upload}/finalize post ": "accept what was written",
+    "schema NoCommandWorker ": "why a command waits: nobody runs commands",
+    "schema NoRoom ": "why a command waits: no host has room",
+    "schema WantedCommand ": "what a submit of a command takes (D17)",
+    "/v1/jobs/{job} delete ": "the document of commands kills a job so (D7)",
+    "schema Output ": "the last lines that a command printed, as one text",
+    "schema OutputStream ": "what a command printed to",
+    "schema Artifact ": "a file that a command left",
+    "schema ArtifactList ": "what a command left in /artifacts",
+    "schema SkipReason ": "why something in /artifacts was not kept",
+    "schema SkippedArtifact ": "something in /artifacts that was not kept",
+    "/v1/jobs/{job}/artifacts get ": "what a command left",
+    "/v1/jobs/{job}/artifacts/{name} get ": "a file that a command left",
+    "/v1/jobs/{job}/artifacts/{name} head ": "the size and digest of it",
+    "/v1/jobs/{job}/output get ": "the document of commands reads a job's output so",
+    "/v1/uploads/{upload}/content put ": "the files of jobs, as an archive (D3)",
+    "/v1/uploads/{upload}/files/{name} put ": "the files of jobs, one by one (D3)",
+}
+"""Lines that the old document did not have, and why there are more."""
+REFERENCE = re.compile(r'"#/components/schemas/([^"]+)"')
+
+
+async def read(http: httpx.AsyncClient) -> dict[str, Any]:
+    """Read the document as a client does."""
+    reply = await http.get("/openapi.json")
+    assert reply.status_code == 200, reply.text
+    document: dict[str, Any] = reply.json()
+    return document
+
+
+async def test_routes_fields_and_codes_are_those_that_clients_know(
+    http: httpx.AsyncClient,
+) -> None:
+    old = GOLDEN.read_text("utf-8")
+    assert hashlib.sha256(old.encode()).hexdigest() == OLD_DOCUMENT
+    expected = old.splitlines()
+    for route, had, has in [*((key, *pair) for key, pair in DEVIATIONS.items()), *OF_WHY]:
+        [number] = [number for number, line in enumerate(expected) if line.startswith(route)]
+        assert had in expected[number], f"no deviation of {route}any more"
+        expected[number] = expected[number].replace(had, has)
+    found = written(bare(await read(http))).splitlines()
+    added = [line for line in found if line.startswith(tuple(ADDED))]
+    assert len(added) == len(ADDED)
+    assert [line for line in found if line not in added] == expected
+
+
+async def test_every_schema_that_is_named_is_there(http: httpx.AsyncClient) -> None:
+    document = await read(http)
+    schemas = document["components"]["schemas"]
+    named = set(REFERENCE.findall(json.dumps(document)))
+
+    assert document["openapi"].startswith("3.1")
+    assert named - set(schemas) == set()
+    # Two types of one name would both be named by their modules.
+    assert [name for name in schemas if "." in name] == []
+    assert [name for name, schema in schemas.items() if schema.get("title", name) != name] == []
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: f"{one.method} {one.path}")
+async def test_every_route_is_described_with_its_problems_and_headers(
+    http: httpx.AsyncClient, endpoint: AnyEndpoint
+) -> None:
+    described = (await read(http))["paths"][endpoint.path][endpoint.method.lower()]
+    assert "application/problem+json" in described["responses"]["default"]["content"]
+    assert described["description"]
+    headers = {one["name"] for one in described["parameters"] if one["in"] == "header"}
+    for kind in endpoint.kinds:
+        # A body has a length with or without a parameter for it.
+        sent = {*layout_of(kind).headers.values(), "X-Request-Id"} - {"Content-Length"}
+        assert sent <= headers
+        assert ("Holdfast-Tenant" in headers) is kind.for_tenant

@@ -1,0 +1,1 @@
+"""Tests of what reads for people: histories, dead letters, why."""

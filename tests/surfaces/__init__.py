@@ -1,1 +1,0 @@
-"""Tests of the surfaces: command line, HTTP, MCP, client."""

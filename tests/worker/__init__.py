@@ -1,0 +1,1 @@
+"""Tests of a worker: claims, attempts, commits, leases, durable calls."""

@@ -18,7 +18,7 @@ from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import SECOND, After
 from holdfast.operations.requests import GetLogs, ListArtifacts
 from holdfast.ports.blobs import BlobEntry, Blobs, OpenBlobs, StoredBlob
-from holdfast.ports.box import Box
+from holdfast.ports.box import LOG_FILE, TRUNCATED_FILE, Box
 from holdfast.ports.store import Store
 from holdfast.runners.command import box_run, outputs
 from holdfast.runners.command.collect_artifacts import ArtifactLimits
@@ -34,6 +34,7 @@ from tests.support.small_disk import fill, small_disk
 LEAVES = RUNS + "echo ready; printf made > ${HOLDFAST_ARTIFACTS:-/artifacts}/file; "
 
 
+PRINTED = 300_000
 KEEPING = ("log.kept", "artifacts.put", "artifacts.kept")
 """The points between the end of a box and that of its job."""
 
@@ -377,3 +378,44 @@ async def test_outputs_wait_for_space_where_they_are_kept(place: CommandPlace) -
         async with Holdfast(place.url, blobs=place.app.blobs) as reader:
             kept = await (await reader.operations()).do(ListArtifacts(job=job.id))
         assert [one.path for one in kept.artifacts] == ["file", "large", "runs"]
+
+
+@pytest.mark.parametrize("runner", ["sandbox", "process"], indirect=True)
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+async def test_a_full_disk_cuts_the_log_of_a_command_and_nothing_else(
+    place: CommandPlace, tmp_path: Path
+) -> None:
+    waits = "A=${HOLDFAST_ARTIFACTS:-/artifacts}; touch $A/wait; echo before; "
+    waits += "while [ -e $A/wait ]; do sleep 0.02; done; "
+    with small_disk() as disk:
+        for directory in (disk, disk.parent):
+            # A box's own user passes through these.
+            directory.chmod(0o711)
+        place.app.blobs = str(tmp_path / "blobs")
+        async with place.worker(directory=str(disk)):
+            job = await place.submit(waits + f"head -c {PRINTED} /dev/zero | tr '\\0' x; exit 3")
+            [log] = await _found(disk, LOG_FILE, holding=b"before")
+            ballast = fill(disk)
+            (log.parent / "artifacts" / "wait").unlink()
+            await _found(disk, TRUNCATED_FILE)
+            ballast.unlink()
+            ended = await place.ended(job)
+            assert (ended.state, ended.exit_code) == (State.FAILED, 3)
+        async with Holdfast(place.url, blobs=place.app.blobs) as reader:
+            kept = await (await reader.operations()).do(GetLogs(job=job.id))
+        assert kept.truncated
+        assert [line.message for line in kept.lines][:1] == ["before"]
+        assert sum(len(line.message) for line in kept.lines) < PRINTED
+
+
+async def _found(root: Path, name: str, *, holding: bytes = b"") -> list[Path]:
+    """Wait until there is a file of this name that holds some bytes."""
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while True:
+            if found := await asyncio.to_thread(_list_holding, root, name, holding):
+                return found
+            await asyncio.sleep(0.02)
+
+
+def _list_holding(root: Path, name: str, holding: bytes) -> list[Path]:
+    return [file for file in root.rglob(name) if holding in file.read_bytes()]

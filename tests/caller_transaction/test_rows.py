@@ -125,7 +125,7 @@ def all_kinds() -> list[NewJob]:
             adapter_id="a", files_id="f",
         ),
         new_job(admitted=False, deadline_at=After(SECOND)),
-        new_job(held_by="ann", run_at=1_700_000_000_000_000),
+        new_job(holds=("ann",), run_at=1_700_000_000_000_000),
         new_job(
             job_id="Zebra", request_id="r", dedupe_key="d", unique_live=True,
             client_job_id="6B1D1E5C-0F0B-4C62-8F1E-6A1C3C1B7D11",

@@ -29,7 +29,7 @@ EVERYTHING = {
     "run_at": After(HOUR),
     "deadline_at": After(2 * HOUR),
     "admitted": False,
-    "held_by": "quota",
+    "holds": ("budget", "quota"),
     "job_id": "render-7",
     "request_id": "request-7",
     "client_job_id": "1B4E28BA-2FA1-4D2B-883F-0016D3CCA427",
@@ -79,7 +79,7 @@ class SubmitContract:
         for name in OF_THE_RECORD:
             assert getattr(job, name) == getattr(asked, name), name
         assert (job.state, job.rev, job.attempt) == (State.PENDING, 1, 0)
-        assert job.held_by == ("quota",)
+        assert job.held_by == ("budget", "quota")
         assert job.updated_at == job.created_at
         assert job.run_at == job.created_at + HOUR
         assert job.deadline_at == job.created_at + 2 * HOUR

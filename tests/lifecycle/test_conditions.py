@@ -58,7 +58,7 @@ def test_a_denial_that_lost_to_a_claim_becomes_a_request_to_cancel() -> None:
 
 
 def test_a_held_job_is_not_claimed_until_its_last_hold_is_lifted() -> None:
-    life = Life(held_by="upload")
+    life = Life(holds=("upload",))
     life.do(c.Hold(actor=CONTROL, hold="limit"))
     life.do(c.Unhold(actor=CONTROL, hold="upload"))
     assert refused(life, c.Claim(actor=WORKER)) == "held"
@@ -69,7 +69,7 @@ def test_a_held_job_is_not_claimed_until_its_last_hold_is_lifted() -> None:
 
 
 def test_a_hold_that_stands_and_one_that_does_not_are_repeats() -> None:
-    life = Life(held_by="upload")
+    life = Life(holds=("upload",))
 
     life.repeat(c.Hold(actor=CONTROL, hold="upload"))
     life.repeat(c.Unhold(actor=CONTROL, hold="limit"))

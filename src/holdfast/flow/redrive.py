@@ -245,7 +245,7 @@ async def _decide_successor(
     line = await decide_succession(store, job, made, from_start=terms.from_start)
     waiting: dict[str, Any] = {"admitted": was_admitted(first)}
     if made.files_id is not None:
-        waiting = {"admitted": False, "held_by": upload_hold(made.files_id)}
+        waiting = {"admitted": False, "holds": (upload_hold(made.files_id),)}
     new = linked(
         job,
         # A compensation that failed is to undo the job, not to do it: it stays a compensation,

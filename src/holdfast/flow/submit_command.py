@@ -223,7 +223,7 @@ def decide_command(
         "content": content_digest(asked) if has_keys(asked) else None,
     }
     if waits and wanted.files_id is not None:
-        granted |= {"admitted": False, "held_by": upload_hold(wanted.files_id)}
+        granted |= {"admitted": False, "holds": (upload_hold(wanted.files_id),)}
     return builder.decide(
         NamedTask(wanted.type, queue=QUEUES[wanted.type], elsewhere=False),
         _encode_spec(replace(spec, asked=grant.asked)),

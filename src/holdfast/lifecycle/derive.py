@@ -57,7 +57,7 @@ def born(event: Event[T]) -> Record[T]:
         state=event.to_state,
         rev=event.rev,
         run_at=event.run_at,
-        held_by=(event.facts.held,) if event.facts.held else (),
+        held_by=event.facts.holds,
         updated_at=event.at,
     )
 

@@ -2,17 +2,56 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from holdfast.lifecycle.record import Record
 from holdfast.lifecycle.states import State
 from holdfast.lifecycle.times import T
 
 UPLOAD_HOLD = "upload:"
 """How the hold of a job starts that waits for an upload; its id follows."""
+DENIED_HOLD = "denied:"
+"""How the hold of a job starts that a rule denied; the rule's id follows. It is denied soon."""
+APPROVAL_HOLD = "approval:"
+"""How the holds of a job start that people must approve: see `approval_holds`."""
+POLICY_HOLD = "policy"
+"""The hold of a job that the rules have not decided on yet."""
+PERSON_HOLD = "policy-hold:"
+"""How the hold of a job starts that a rule holds until a person lifts it; the rule's id follows."""
 NOT_ADMITTED = ""
 """The hold of a pending job, which waits for its admission; no other has an empty name."""
 
 UNADMITTED = frozenset({State.PENDING})
 """States in which a job waits for its admission."""
+
+
+class ApprovalHold(Struct, frozen=True, kw_only=True):
+    """The parts of an approval's hold."""
+
+    rule: str
+    slot: int
+    """How many approvals are missing while this hold is the highest."""
+    seconds: int
+    """How long after the job's birth the approval expires; 0: never."""
+
+
+def approval_holds(rule: str, count: int, seconds: int) -> tuple[str, ...]:
+    """Return the holds of a job that `count` people must approve, the one lifted first first."""
+    return tuple(f"{APPROVAL_HOLD}{rule}/{slot}/{seconds}" for slot in range(count, 0, -1))
+
+
+def read_approval(hold: str) -> ApprovalHold | None:
+    """Return the parts of an approval's hold; None for any other hold."""
+    if not hold.startswith(APPROVAL_HOLD):
+        return None
+    match hold.removeprefix(APPROVAL_HOLD).rsplit("/", 2):
+        case [rule, slot, seconds] if rule and _is_number(slot) and _is_number(seconds):
+            return ApprovalHold(rule=rule, slot=int(slot), seconds=int(seconds))
+    return None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def upload_hold(upload: str) -> str:

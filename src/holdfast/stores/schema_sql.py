@@ -29,7 +29,7 @@ from holdfast.lifecycle.states import (
     Retention,
     State,
 )
-from holdfast.lifecycle.submission import NEEDS_LIMIT
+from holdfast.lifecycle.submission import HOLDS_LIMIT, NEEDS_LIMIT
 from holdfast.lifecycle.times import HORIZON, LAST_INSTANT
 from holdfast.lifecycle.transitions import REQUESTED, SUBMIT_TARGETS, legal_events, moves, paths
 from holdfast.ports.models import Limits
@@ -361,6 +361,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "body_limit": lambda: str(BODY_LIMIT),
     "digest_size": lambda: str(DIGEST_SIZE),
     "labels_limit": lambda: str(LABELS_LIMIT),
+    "holds_limit": lambda: str(HOLDS_LIMIT),
     "needs_limit": lambda: str(NEEDS_LIMIT),
     "text_limit": lambda: str(TEXT_LIMIT),
     "horizon": lambda: str(HORIZON),

@@ -709,7 +709,8 @@ BEGIN
                 'link_kind', 'workflow_id', 'step_index', 'key_kinds'])) <> expected THEN 'data'
         WHEN EXISTS (
             SELECT 1 FROM jsonb_each(b) WHERE key = ANY (ARRAY['client_job_id', 'dedupe_key',
-                'content', 'context_ptr', 'adapter_id', 'files_id', 'trace_id', 'held'])
+                'content', 'context_ptr', 'adapter_id', 'files_id', 'trace_id', 'verdict', 'rule',
+                'rules', 'decided_by'])
             AND (jsonb_typeof(value) <> 'string'
                 OR length(value #>> '{}') NOT BETWEEN 1 AND {{law.text_limit}})) THEN 'data'
         WHEN b ? 'stated' AND (jsonb_typeof(b -> 'stated') = 'array'
@@ -725,8 +726,17 @@ BEGIN
                         OR length(one.value #>> '{}') > {{law.text_limit}})
                 OR (SELECT sum(length(one.key) + length(one.value))
                     FROM jsonb_each_text(map.value) AS one) > {{law.labels_limit}})) THEN 'data'
-        WHEN held_by::jsonb IS DISTINCT FROM
-            CASE WHEN b ? 'held' THEN jsonb_build_array(b -> 'held') END THEN 'held_by'
+        WHEN b ? 'asked' AND (jsonb_typeof(b -> 'asked') = 'object'
+            AND length(b ->> 'asked') <= {{law.text_limit}}
+            AND NOT EXISTS (SELECT 1 FROM jsonb_each(b -> 'asked')
+                WHERE jsonb_typeof(value) NOT IN ('string', 'number', 'null'))) IS NOT TRUE
+            THEN 'data'
+        WHEN b ? 'holds' AND (jsonb_typeof(b -> 'holds') = 'array'
+            AND jsonb_array_length(b -> 'holds') BETWEEN 1 AND {{law.holds_limit}}
+            AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements(b -> 'holds') AS hold
+                WHERE jsonb_typeof(hold) <> 'string'
+                    OR length(hold #>> '{}') NOT BETWEEN 1 AND {{law.text_limit}})) IS NOT TRUE THEN 'data'
+        WHEN held_by::jsonb IS DISTINCT FROM b -> 'holds' THEN 'held_by'
     END;
 END $$;
 

@@ -160,7 +160,7 @@ def _submission(pick: Pick) -> Submission:
     return submission(
         policy=_policy(pick),
         admitted=pick(YES_NO),
-        holds=pick(((), (), ("upload",), ("budget", "upload"))),
+        holds=pick(((), (), (), ("upload",))),
         run_at=pick((After(0), After(0), After(5 * SECOND))),
         deadline_at=pick((None, None, After(200 * SECOND))),
         correlation_id=pick((None, "order-7")),

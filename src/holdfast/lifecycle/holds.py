@@ -28,7 +28,7 @@ UNADMITTED = frozenset({State.PENDING})
 
 
 class ApprovalHold(Struct, frozen=True, kw_only=True):
-    """What the name of an approval's hold says."""
+    """The parts of an approval's hold."""
 
     rule: str
     slot: int
@@ -43,7 +43,7 @@ def approval_holds(rule: str, count: int, seconds: int) -> tuple[str, ...]:
 
 
 def read_approval(hold: str) -> ApprovalHold | None:
-    """Return what an approval's hold says; None for any other hold."""
+    """Return the parts of an approval's hold; None for any other hold."""
     if not hold.startswith(APPROVAL_HOLD):
         return None
     match hold.removeprefix(APPROVAL_HOLD).rsplit("/", 2):

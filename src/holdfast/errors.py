@@ -268,6 +268,17 @@ class LawBroken(StoreError, code="law_broken"):
     """The database refused an illegal row: a bug in Holdfast, or another program wrote it."""
 
 
+class PolicyChanged(StoreError, code="policy_changed"):
+    """The policy that is applied now has not judged the job. Nothing was written; retry."""
+
+
+class KernelUnavailable(HoldfastError, code="kernel_unavailable"):
+    """The external kernel of the policy did not decide: it is away, slow, or answers nonsense."""
+
+    tries = 1
+    """How often it was asked; 0 while it is left alone after several failures."""
+
+
 class JobUnreadable(HoldfastError, code="job_unreadable"):
     """The row or the events of the job are damaged. It is set aside, without effect on others."""
 

@@ -258,6 +258,16 @@ class Holdfast(JobMethods, Enlisting):
         await terms.learn(self.builder.list_tasks_by_name(calls))
         return terms.get
 
+    def judge_sync(self, jobs: list[NewJob]) -> list[NewJob]:
+        """Judge jobs by the policy, if the store does not do so when they are written.
+
+        On the loop's own thread, which cannot be blocked for it, they stay as they are: where a
+        policy is applied, the database refuses them.
+        """
+        if not self.is_judging or self._sessions.bridge.runs_here():
+            return jobs
+        return self._sessions.bridge.run_blocking(self._judge(jobs, again=True))
+
     def published_sync(self, calls: Sequence[Call]) -> PublishedTerms:
         """Return the published terms of tasks that calls know by name alone, in any thread."""
         if self._sessions.bridge.runs_here():

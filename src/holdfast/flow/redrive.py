@@ -243,7 +243,8 @@ async def _decide_successor(
         text = f"the request of job {job.public_id} is erased; submit a new job"
         raise Refused(text, code="body_erased", job_id=job.public_id)
     line = await decide_succession(store, job, made, from_start=terms.from_start)
-    waiting: dict[str, Any] = {"admitted": was_admitted(first)}
+    # What a policy decided about the first is decided again: this is a new job.
+    waiting: dict[str, Any] = {"admitted": was_admitted(first) or first.facts.rules is not None}
     if made.files_id is not None:
         waiting = {"admitted": False, "holds": (upload_hold(made.files_id),)}
     new = linked(

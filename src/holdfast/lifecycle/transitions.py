@@ -271,9 +271,13 @@ def moves() -> frozenset[tuple[State, State]]:
 FOLDABLE = _events(row for row in TABLE if row.folds)
 """The events that may share one row update, in any order; beside these only `_PAIRS`."""
 _PAIRS = frozenset(
-    {(EventType.SIGNAL_RECEIVED, EventType.WAIT_COMPLETED), (EventType.APPROVED, EventType.ADMITTED)}
+    {
+        (EventType.SIGNAL_RECEIVED, EventType.WAIT_COMPLETED),
+        (EventType.APPROVED, EventType.ADMITTED),
+        (EventType.UNHELD, EventType.ADMITTED),
+    }
 )
-"""A signal and its resume; the last approval and the admission that follows from it."""
+"""A signal and its resume; the last approval, or a lifted hold, and the admission behind it."""
 
 
 def may_follow(before: EventType, after: EventType) -> bool:
@@ -287,7 +291,7 @@ def paths() -> frozenset[tuple[State, State]]:
     """Return every (from, to) that a fold of two or more events may make in one row update.
 
     An owner may fold start, step, progress, wait and an ending; control may fold signal + resume,
-    and approve + admit.
+    and approve or unhold + admit.
     """
     steps = {(source, row.targets(source)) for row in TABLE if row.folds for source in row.sources}
     reached = set(_compose(steps, steps))

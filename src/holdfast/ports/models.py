@@ -390,6 +390,26 @@ class Token(Struct, frozen=True, kw_only=True):
     revoked_by: str | None
 
 
+class AppliedPolicy(Struct, frozen=True, kw_only=True):
+    """Rules that are, or were, applied: their text, and when and by whom that was last done."""
+
+    digest: str
+    body: str
+    applied_at: int
+    applied_by: str
+    reason: str | None
+
+
+class PolicyEvent(Struct, frozen=True, kw_only=True):
+    """An entry in the ledger of policies: `applied` or `removed`."""
+
+    type: str
+    digest: str | None
+    at: int
+    actor: str
+    reason: str | None
+
+
 class NewWebhook(Struct, frozen=True, kw_only=True):
     """A webhook to be kept: where to report the ends of which jobs."""
 

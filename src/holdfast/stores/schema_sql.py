@@ -38,6 +38,8 @@ from holdfast.stores.columns import JOB_COLUMNS
 LINEAGE = 2**48
 """Positions of a lineage in PostgreSQL's tail (`stores/postgres/lineage.py`): more than a cluster
 has transactions in its life."""
+UNJUDGED = "HFP01"
+"""The SQLSTATE with which PostgreSQL refuses a job that the policy has not judged."""
 FROZEN = (
     "state",
     "attempt",
@@ -400,6 +402,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "illegal_retention": illegal_retention,
     "illegal_terms": illegal_terms,
     "birth_to_judge": birth_to_judge,
+    "unjudged": lambda: UNJUDGED,
     "admission": admission,
     "postgres.requested": postgres_requested,
     "sqlite.requested": sqlite_requested,

@@ -21,6 +21,8 @@ from holdfast.lifecycle.submission import NEEDS_LIMIT
 from holdfast.lifecycle.terms import TaskTerms
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports.models import (
+    AppliedPolicy,
+    PolicyEvent,
     HIGHEST_LEVEL,
     LOG_TEXT,
     Announcement,
@@ -88,6 +90,8 @@ TOKENS = SideTable(Token, queues=tuple)
 WEBHOOKS = SideTable(Webhook, states=lambda codes: frozenset(map(State.of, codes)))
 PURGES = SideTable(PurgeEntry)
 UPLOADS = SideTable(Upload)
+POLICY_BOOKS = SideTable(AppliedPolicy)
+POLICY_EVENTS = SideTable(PolicyEvent)
 SIDE_TABLES: dict[str, SideTable[Any]] = {
     "queues": QUEUES,
     "queue_events": QUEUE_EVENTS,
@@ -96,9 +100,20 @@ SIDE_TABLES: dict[str, SideTable[Any]] = {
     "webhooks": WEBHOOKS,
     "purges": PURGES,
     "uploads": UPLOADS,
+    "policy_books": POLICY_BOOKS,
+    "policy_events": POLICY_EVENTS,
 }
 """By the name of the table, for `{{columns.NAME}}` in SQL files."""
 _read_terms = msgspec.json.Decoder(TaskTerms).decode
+
+
+class PolicyMove(msgspec.Struct, frozen=True, kw_only=True):
+    """Rules to be applied, or without a digest those that are to be removed."""
+
+    digest: str | None
+    body: str | None
+    actor: str
+    reason: str | None
 
 
 class QueueMove(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,7 +60,7 @@ END $$;
 -- admitted yet has the hold ''. An index on the state would cost every move of every job: changed
 -- columns of an index cannot be updated in place. Kept by triggers: holdfast_submit writes jobs, too.
 CREATE TABLE holds (
-    hold text NOT NULL,
+    hold text COLLATE "C" NOT NULL,
     id uuid NOT NULL,
     PRIMARY KEY (hold, id)
 );

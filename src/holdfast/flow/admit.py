@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.errors import UploadExpired
 from holdfast.flow.batch import Choose, CountedSweep, carry_out
-from holdfast.flow.command_spec import KINDS
+from holdfast.lifecycle.command_spec import KINDS
 from holdfast.flow.finish import error_body
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.holds import UNADMITTED, awaited_upload, upload_hold

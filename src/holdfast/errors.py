@@ -302,6 +302,10 @@ class BadConfig(HoldfastError, code="bad_config"):
     """The settings file cannot be read, or a setting is invalid."""
 
 
+class BadPolicy(HoldfastError, code="bad_policy"):
+    """A rules file is invalid; the message names the line, the rule and what to write."""
+
+
 class CannotServe(HoldfastError, code="cannot_serve"):
     """The address to serve at cannot be used, or a package for it is missing."""
 

@@ -22,7 +22,7 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.progress import progress_age, progress_text
 from holdfast.durations import instant
-from holdfast.flow.command_spec import CommandSpec
+from holdfast.lifecycle.command_spec import CommandSpec
 from holdfast.lifecycle.history import COMPENSATIONS, PROGRESS_REPORTS, STARTS
 from holdfast.lifecycle.linked import undone_by
 from holdfast.lifecycle.record import Job

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from holdfast.admission.book import Book
 from holdfast.errors import JobDenied, UploadExpired
 from holdfast.flow.batch import Choose, CountedSweep, carry_out
-from holdfast.flow.command_spec import KINDS
 from holdfast.flow.decide_admission import KernelState, find_answer, follow_decision
 from holdfast.flow.deny import choose_denial
 from holdfast.flow.finish import error_body
 from holdfast.flow.policy_book import current_book, find_approval, find_book, find_decision
 from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.command_spec import KINDS
 from holdfast.lifecycle.holds import (
     APPROVAL_HOLD,
     DENIED_HOLD,

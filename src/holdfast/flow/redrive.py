@@ -22,7 +22,7 @@ from holdfast.errors import (
 )
 from holdfast.flow.batch import Choose, Sweep, carry_out
 from holdfast.flow.command import perform
-from holdfast.flow.command_spec import KINDS
+from holdfast.lifecycle.command_spec import KINDS
 from holdfast.flow.upload import name_upload_again
 from holdfast.ids import mint_id
 from holdfast.lifecycle import commands as c

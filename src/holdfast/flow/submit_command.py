@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from holdfast.durations import Span, WrittenSpan
 from holdfast.errors import BadData, about
-from holdfast.flow.command_spec import (
+from holdfast.lifecycle.command_spec import (
     DEFAULT_PROFILE,
     KINDS,
     OWN_VARIABLES,

@@ -20,7 +20,7 @@ from holdfast.errors import (
     NoSuchTask,
     ValidationError,
 )
-from holdfast.flow.command_spec import (
+from holdfast.lifecycle.command_spec import (
     CAPABILITY,
     DEFAULT_PROFILE,
     KINDS,

@@ -159,6 +159,10 @@ class JobPurged(NoSuchJob, code="job_purged"):
     """The job ended long ago, and retention removed it. Its id is never used again."""
 
 
+class NoSuchPolicy(HoldfastError, code="no_such_policy"):
+    """No policy with that digest was ever applied."""
+
+
 class NoSuchWebhook(HoldfastError, code="no_such_webhook"):
     """There is no webhook with that id that the caller may manage."""
 

@@ -54,7 +54,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     """Who must approve a job before it may run."""
 
     count: int = 1
-    roles: tuple[str, ...] = ("operator", "admin")
+    roles: tuple[str, ...] = ("approver", "operator", "admin")
     expires_seconds: int = 0
     """0: never."""
     on_expiry: Literal["deny", "cancel"] = "deny"
@@ -126,7 +126,7 @@ class Book(Struct, frozen=True, kw_only=True, eq=False, weakref=True):
 
 class _WrittenApproval(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     count: int = 1
-    roles: tuple[str, ...] = ("operator", "admin")
+    roles: tuple[str, ...] = ("approver", "operator", "admin")
     expires: str | float | None = None
     on_expiry: Literal["deny", "cancel"] = "deny"
 

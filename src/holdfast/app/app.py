@@ -34,6 +34,7 @@ from holdfast.ports.host import HostPlan
 from holdfast.ports.models import SubmitOutcome, SubmitRefused
 from holdfast.ports.store import Store
 from holdfast.runners.command.options import Commands
+from holdfast.services.external_kernel import HttpKernel
 from holdfast.services.reconciler import Reconciler
 from holdfast.tasks.context import Context, current_context
 from holdfast.tasks.handles import JobHandle, PendingHandle, check_all_accepted
@@ -383,7 +384,9 @@ class Holdfast(JobMethods, Enlisting):
         meters, tick_seconds = meters or self.meters, span_seconds(tick, "tick")
 
         async def sweep(store: Store, name: str) -> None:
-            await Reconciler(store, name, tick_seconds=tick_seconds, meters=meters).run()
+            await Reconciler(
+                store, name, tick_seconds=tick_seconds, meters=meters, kernel=HttpKernel()
+            ).run()
 
         check_number(concurrency, "concurrency", high=10_000)
         return Worker(

@@ -33,7 +33,7 @@ from holdfast.lifecycle.holds import (
     read_approval,
     upload_hold,
 )
-from holdfast.lifecycle.record import Actor, Change, Job, JobId, LoggedEvent
+from holdfast.lifecycle.record import Actor, Change, Job, JobId
 from holdfast.lifecycle.retry import UPLOAD_EXPIRED
 from holdfast.lifecycle.states import Role
 from holdfast.ports.kernel import ExternalKernel
@@ -146,7 +146,9 @@ def _choose_expiry(store: Store, name: str) -> Choose:
         decision = await find_decision(store, job.id)
         rules = None if decision is None else decision.facts.rules
         approval = find_approval(await find_book(store, rules), awaited[1].rule)
-        text = f"nobody approved it within {awaited[1].seconds:,} s, as rule {awaited[1].rule!r} asks"
+        text = (
+            f"nobody approved it within {awaited[1].seconds:,} s, as rule {awaited[1].rule!r} asks"
+        )
         if approval.on_expiry == "cancel":
             return (c.Cancel(actor=Actor(Role.CONTROL, name), reason=text),)
         return (
@@ -173,11 +175,13 @@ async def decide_held(
 ) -> AdmitSweep:
     """Decide on jobs that the rules left open at their birth, some of them in each pass."""
     sweep = AdmitSweep()
-    jobs = await store.held(POLICY_HOLD, after=after, limit=limit)
+    found = await store.held(POLICY_HOLD, after=after, limit=limit)
+    if len(found) == limit:
+        sweep.next = found[-1].id
+    # At the other gates first: a decision is written with the admission.
+    jobs = [job for job in found if gates(job) == (POLICY_HOLD,)]
     if not jobs:
         return sweep
-    if len(jobs) == limit:
-        sweep.next = jobs[-1].id
     book = await current_book(store)
     now = (await store.clock()).now
     state = KernelState(store, now)
@@ -196,7 +200,7 @@ async def decide_held(
     commands = dict(await asyncio.gather(*map(look, jobs)))
 
     async def choose(job: Job) -> Sequence[c.Command]:
-        return _past_other_gates(job, commands[job.id])
+        return commands[job.id]
 
     await carry_out(store, jobs, choose, sweep)
     if book is not None and book.kernel is not None:
@@ -204,23 +208,19 @@ async def decide_held(
     return sweep
 
 
-def _past_other_gates(job: Job, commands: Sequence[c.Command]) -> Sequence[c.Command]:
-    """Return only the lifted hold of an admission, where the job waits at another gate too."""
-    if len(commands) == 1 and isinstance(admission := commands[0], c.Admit):
-        if any(hold != admission.lifts for hold in gates(job)):
-            return (c.Unhold(actor=admission.actor, hold=admission.lifts or ""),)
-    return commands
-
-
 async def _move(store: Store, name: str, jobs: Sequence[Job], sweep: AdmitSweep) -> None:
-    """Move those of some pending jobs that only their upload or their judgement holds."""
-    jobs = [job for job in jobs if all(hold.startswith(UPLOAD_HOLD) for hold in gates(job))]
+    """Move those of some pending jobs that no person and no denial holds."""
+    jobs = [job for job in jobs if not any(map(_is_held_back, gates(job)))]
     if not jobs:
         return
     named = await _find_named(store, jobs, sweep)
     uploads = await _look_up(store, named.values())
     choose = _Gates(store, name, named, uploads, await current_book(store)).choose
     await carry_out(store, jobs, choose, sweep)
+
+
+def _is_held_back(hold: str) -> bool:
+    return hold != POLICY_HOLD and not hold.startswith(UPLOAD_HOLD)
 
 
 async def _find_named(store: Store, jobs: Sequence[Job], sweep: AdmitSweep) -> dict[JobId, str]:
@@ -273,29 +273,33 @@ class _Gates:
             if upload.state not in READABLE:
                 return ()
             lifted = upload_hold(id_)
-        [first] = await self._store.events(job.id, limit=1)
-        if first.facts.rules is None and self._book is not None:
-            return await self._judge(job, first, lifted)
-        if lifted is None and first.facts.rules is None:
+        if POLICY_HOLD in job.held_by:
+            return _lift(self._actor, job, lifted)
+        decision = await find_decision(self._store, job.id)
+        if decision is None and self._book is not None:
+            return await self._judge(job, lifted)
+        if decision is None and lifted is None:
             # Whoever submitted it pending admits it.
             return ()
-        return (c.Admit(actor=self._actor, lifts=lifted),)
+        rules = None if decision is None else decision.facts.rules
+        return (c.Admit(actor=self._actor, lifts=lifted, rules=rules),)
 
-    async def _judge(self, job: Job, first: LoggedEvent, lifted: str | None) -> Sequence[c.Command]:
+    async def _judge(self, job: Job, lifted: str | None) -> Sequence[c.Command]:
         """Judge a job that was pending before there were rules, or that no book has seen."""
         assert self._book is not None
-        decided = await find_decision(self._store, job.id)
-        if decided is not None:
-            admission = c.Admit(actor=self._actor, lifts=lifted, rules=decided.facts.rules)
-            return (admission,)
+        [first] = await self._store.events(job.id, limit=1)
         now = (await self._store.clock()).now
         answer = await find_answer(self._book, first, now, None, KernelState(self._store, now))
         if answer is None:
             return (c.Hold(actor=self._actor, hold=POLICY_HOLD),)
         commands = follow_decision(job, first, answer, self._actor, now)
-        if lifted is not None and isinstance(commands[0], c.Admit) and lifted in job.held_by:
-            return (c.Unhold(actor=self._actor, hold=lifted), *commands)
+        if isinstance(commands[0], c.Admit):
+            return (*_lift(self._actor, job, lifted), *commands)
         return commands
+
+
+def _lift(actor: Actor, job: Job, hold: str | None) -> Sequence[c.Unhold]:
+    return () if hold is None or hold not in job.held_by else (c.Unhold(actor=actor, hold=hold),)
 
 
 def _end(id_: str, upload: Upload | None, actor: Actor) -> c.DeadLetter:

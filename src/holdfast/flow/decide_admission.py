@@ -103,8 +103,7 @@ async def find_answer(
 
 
 def _birth(first: LoggedEvent) -> NewJob:
-    event = msgspec.structs.replace(first)
-    return unjudged_birth(NewJob(record=born(event), event=event))  # type: ignore[arg-type]
+    return unjudged_birth(NewJob(record=born(first), event=first))
 
 
 def follow_decision(
@@ -116,11 +115,11 @@ def follow_decision(
     facts, rules = decided.event.facts, answer.decision.rules
     rule = facts.rule or "default"
     holds = [hold for hold in facts.holds if is_policy_hold(hold)]
-    if exceeded := _list_exceeded(asked, decided):
+    reason = answer.decision.reason
+    exceeded = _list_exceeded(asked, decided)
+    if exceeded:
         reason = f"it asks for more {', '.join(exceeded)} than allowed, and was submitted with that"
-        return (make_denial(actor, rule, rules, reason, decided_by=answer.decided_by),)
-    if any(hold.startswith(DENIED_HOLD) for hold in holds):
-        reason = answer.decision.reason
+    if exceeded or any(hold.startswith(DENIED_HOLD) for hold in holds):
         return (make_denial(actor, rule, rules, reason, decided_by=answer.decided_by),)
     lifts = POLICY_HOLD if POLICY_HOLD in job.held_by else None
     if holds:

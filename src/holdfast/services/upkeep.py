@@ -18,6 +18,7 @@ from holdfast.flow.sweep_blobs import BlobSweep
 from holdfast.flow.upload import UploadSweep
 from holdfast.lifecycle.record import JobId
 from holdfast.ports.store import Store
+from holdfast.services.external_kernel import HttpKernel
 from holdfast.services.janitor import Janitor
 from holdfast.services.reconciler import Reconciler
 from holdfast.services.webhook_delivery import WebhookDelivery
@@ -83,6 +84,7 @@ class Upkeep(Struct, frozen=True, kw_only=True):
             tick_seconds=self.tick_seconds,
             on_sweep=on_report,
             meters=meters,
+            kernel=HttpKernel(),
         )
 
     def _make_janitor(

@@ -226,9 +226,7 @@ class SharedDirectory(EngineStore):
         if reason is not None:
             check_text(reason, "reason")
         digest = None if body is None else compile_book(body).digest
-        await self._apply_policy(
-            PolicyMove(digest=digest, body=body, actor=actor, reason=reason)
-        )
+        await self._apply_policy(PolicyMove(digest=digest, body=body, actor=actor, reason=reason))
         await self.await_durable()
         return await self.policy()
 

@@ -21,14 +21,14 @@ from holdfast.lifecycle.submission import NEEDS_LIMIT
 from holdfast.lifecycle.terms import TaskTerms
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports.models import (
-    AppliedPolicy,
-    PolicyEvent,
     HIGHEST_LEVEL,
     LOG_TEXT,
     Announcement,
+    AppliedPolicy,
     LogEntry,
     NewToken,
     NewWebhook,
+    PolicyEvent,
     PurgeEntry,
     QueueEvent,
     QueueStatus,

@@ -57,9 +57,7 @@ class _Locked:
         self.folds: list[Fold] = []
         self._decide = decide
 
-    def decide_on(
-        self, current: Job, events: Sequence[LoggedEvent], policy: KnownPolicy
-    ) -> bool:
+    def decide_on(self, current: Job, events: Sequence[LoggedEvent], policy: KnownPolicy) -> bool:
         """Decide on the record; return whether there is anything to write."""
         changes = self._decide(current, events) if len(events) <= LOCKED_EVENTS else ()
         self.folds = fold(policy.judge_changes(changes))[0]

@@ -28,7 +28,6 @@ from holdfast.errors import (
     StoreReplaced,
     StoreUnavailable,
 )
-
 from holdfast.stores.door import UNJUDGED_TEXT
 
 T = TypeVar("T")

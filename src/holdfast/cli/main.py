@@ -70,7 +70,7 @@ GROUPS = {
     "dlq": "Dead letters: jobs that could not be done.",
     "token": "Tokens: what each client may ask of a server.",
     "uploads": "Uploads: files that were sent for jobs.",
-    "webhook": "Webhooks: addresses that are notified when jobs end.",
+    "webhook": "Webhooks: addresses that are notified when jobs end or await an approval.",
 }
 COMMANDS: dict[str, Callable[..., None]] = {
     "up": roles.up,

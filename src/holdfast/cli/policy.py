@@ -23,7 +23,15 @@ from holdfast.cli.options import (
     check_texts,
     read_time,
 )
-from holdfast.cli.output import align_table, facts, plain, print_answer, progress_bar, short, time_text
+from holdfast.cli.output import (
+    align_table,
+    facts,
+    plain,
+    print_answer,
+    progress_bar,
+    short,
+    time_text,
+)
 from holdfast.cli.runtime import FOUND_PROBLEMS, find_operator
 from holdfast.durations import micros
 from holdfast.errors import BadData, BadPolicy

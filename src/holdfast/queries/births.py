@@ -65,6 +65,4 @@ def _make_recorded(job: Job, first: LoggedEvent, book: Book | None) -> Recorded:
     if book is not None:
         found = judge(book, variables, now=first.at)
         verdict, rule = verdict_name(found), found.rule
-    return Recorded(
-        job=job.public_id, variables=variables, verdict=verdict, rule=rule, at=first.at
-    )
+    return Recorded(job=job.public_id, variables=variables, verdict=verdict, rule=rule, at=first.at)

@@ -16,6 +16,7 @@ from holdfast.errors import BadData, HoldfastError, RequestIdReused, about
 from holdfast.lifecycle.execution_policy import faults_text, policy_faults
 from holdfast.lifecycle.payload import check_number, check_text
 from holdfast.lifecycle.record import JobId
+from holdfast.lifecycle.holds import UNADMITTED
 from holdfast.lifecycle.states import TERMINAL, State
 from holdfast.lifecycle.submission import NEEDS_LIMIT
 from holdfast.lifecycle.terms import TaskTerms
@@ -187,7 +188,8 @@ def webhook_row(hook: NewWebhook) -> Row:
 
 
 def _webhook_states(states: frozenset[State]) -> str:
-    if not states or not TERMINAL.issuperset(states):
+    # What is not admitted yet stands for approvals that are requested.
+    if not states or not (TERMINAL | UNADMITTED).issuperset(states):
         ends = ", ".join(sorted(TERMINAL))
         raise BadData(f"a webhook reports ends of jobs: its states must be some of {ends}")
     return _json(sorted(state.code for state in states))

@@ -119,7 +119,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "dlq discard": dlq.discard_letters,
     "redrive": dlq.redrive_letters,
     "policy check": policy.check_policy,
-    "policy test": policy.test_policy,
+    "policy test": policy.run_policy_cases,
     "policy explain": policy.explain_policy,
     "policy simulate": policy.simulate_policy,
     "policy apply": policy.apply_policy,

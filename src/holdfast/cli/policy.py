@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from holdfast.admission.book import Book, read_book
+from holdfast.admission.book import Book
 from holdfast.admission.cases import read_cases, run_cases
 from holdfast.admission.simulate import Changed, Recorded, Simulation, simulate
 from holdfast.admission.verdicts import Look, explain
@@ -34,7 +34,7 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.runtime import FOUND_PROBLEMS, find_operator
 from holdfast.durations import micros
-from holdfast.errors import BadData, BadPolicy
+from holdfast.errors import BadData
 from holdfast.flow.policy_book import current_book
 from holdfast.operations import requests as q
 from holdfast.operations.json_format import json_of
@@ -43,6 +43,7 @@ from holdfast.operations.policy_view import JobPolicy, PolicyBookView, WantedPol
 from holdfast.operations.session import StoreSession
 from holdfast.ports.store import Store
 from holdfast.queries.births import read_births
+from holdfast.services.policy_watch import read_policy_file, read_text_file
 
 VERDICTS_CHANGE = 3
 """The exit code of `simulate` where a verdict would change."""
@@ -52,24 +53,9 @@ DIGITS = 12
 PolicyFile = Annotated[Path, Argument(metavar="FILE", help="The rules, in TOML.")]
 
 
-def read_text(path: Path) -> str:
-    """Read a file of rules or cases."""
-    try:
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise BadPolicy(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise BadPolicy(f"{path} is not UTF-8: {error}") from error
-
-
-def read_policy(path: Path) -> Book:
-    """Read a file of rules; BadPolicy names its line and what to write."""
-    return read_book(read_text(path), str(path))
-
-
 def check_policy(file: PolicyFile, *, as_json: AsJson = False) -> None:
     """Check a file of rules without applying it. Needs no store."""
-    book = read_policy(file)
+    book = read_policy_file(file)
     answer = {"digest": book.digest, "rules": len(book.rules), "default": book.default.value}
     line = f"{plain(file)} is valid: {_describe(book)}"
     print_answer(answer, line, as_json=as_json)
@@ -80,7 +66,7 @@ def _describe(book: Book) -> str:
     return f"{rules}, then {book.default}; digest {book.digest[:DIGITS]}"
 
 
-def test_policy(
+def run_policy_cases(
     file: PolicyFile,
     cases: Annotated[
         Path, Argument(metavar="CASES", help="Jobs and what to expect, as [[case]] in TOML.")
@@ -89,7 +75,7 @@ def test_policy(
     as_json: AsJson = False,
 ) -> None:
     """Test a file of rules on cases. Needs no store. Exit code 1 if a case fails."""
-    book, wanted = read_policy(file), read_cases(read_text(cases), str(cases))
+    book, wanted = read_policy_file(file), read_cases(read_text_file(cases), str(cases))
     failures = run_cases(book, wanted)
     rows = [
         (short(one.name), plain(one.expected), plain(one.found), short(one.reason))
@@ -112,7 +98,7 @@ def explain_policy(
     ] = None,
 ) -> None:
     """Show what was decided on a job, and how each rule sees it."""
-    book = None if policy is None else read_policy(policy)
+    book = None if policy is None else read_policy_file(policy)
     found = command.do(q.ExplainPolicy(job=job))
     looks, rules = found.looks, found.rules
     if book is not None:
@@ -164,7 +150,7 @@ def apply_policy(
         raise BadData("give either a FILE or --remove")
     check_texts(reason=reason)
     # Checked here as well: the message names the file, and its line.
-    text = None if file is None else read_policy(file).text
+    text = None if file is None else read_policy_file(file).text
     applied = command.do(q.ApplyPolicy(policy=WantedPolicy(text=text, reason=reason)))
     if applied.digest is None:
         command.show(applied, "no policy is applied: nothing is judged")
@@ -232,7 +218,7 @@ def simulate_policy(
     Writes nothing. Exit code 3 if a verdict would change.
     """
     check_texts(tenant=tenant)
-    book = read_policy(file)
+    book = read_policy_file(file)
 
     async def work(store: Store) -> Simulation:
         operations = LocalOperations(StoreSession(store), name=find_operator().name, tenant=None)

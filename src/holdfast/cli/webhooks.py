@@ -28,7 +28,10 @@ def add_webhook(
     queue: OfQueue = None,
     task: OfTask = None,
 ) -> None:
-    """Notify an address when jobs end, or await an approval. Prints the signing secret, this once."""
+    """Notify an address when jobs end, or await an approval.
+
+    Prints the signing secret, this once.
+    """
     check_texts(queue=queue, task=task)
     wanted = WantedWebhook(
         url=address,

@@ -171,8 +171,9 @@ class MessageSender:
     async def send(self, request: DeliveryRequest, tenant: str) -> dict[str, Any]:
         """Send the message that a delivery job of `tenant` carries.
 
-        The job that it is about and the webhook must both be that tenant's. The message is made from
-        the ledger, not from the delivery job, so that no caller can have a false message signed.
+        The job that it is about and the webhook must both be that tenant's. The message is made
+        from the ledger, not from the delivery job, so that no caller can have a false message
+        signed.
         """
         job, event = await self._read_event(request, tenant)
         hook = await self._hook(request.webhook, tenant)

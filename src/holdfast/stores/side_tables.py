@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from holdfast.errors import BadData, HoldfastError, RequestIdReused, about
 from holdfast.lifecycle.execution_policy import faults_text, policy_faults
+from holdfast.lifecycle.holds import UNADMITTED
 from holdfast.lifecycle.payload import check_number, check_text
 from holdfast.lifecycle.record import JobId
-from holdfast.lifecycle.holds import UNADMITTED
 from holdfast.lifecycle.states import TERMINAL, State
 from holdfast.lifecycle.submission import NEEDS_LIMIT
 from holdfast.lifecycle.terms import TaskTerms

@@ -1,4 +1,4 @@
-"""Webhooks: which addresses receive the ends of jobs or requested approvals, and the messages that they receive.
+"""Webhooks: which addresses are notified of ends and requested approvals, and by what messages.
 
 Messages are signed as standardwebhooks.com specifies, so that receivers find a library for it in
 their language; in Python `check_signature` is enough.

@@ -59,7 +59,7 @@ async def _finished(contender: StoreContender, jobs: int) -> None:
 
 
 async def _held(contender: StoreContender, jobs: int) -> None:
-    await submit_all(contender, batches(jobs, FILL, held_by="bench"))
+    await submit_all(contender, batches(jobs, FILL, holds=("bench",)))
 
 
 async def _not_due(contender: StoreContender, jobs: int) -> None:

@@ -167,7 +167,7 @@ CREATE TRIGGER jobs_birth AFTER INSERT ON jobs WHEN NEW.rev <> 1 OR NEW.attempt 
 BEGIN SELECT RAISE(ABORT, 'holdfast: a job that was not submitted refused on jobs'); END;
 CREATE TRIGGER jobs_move AFTER UPDATE OF rev, state, attempt, failures, releases, epoch, owner, lease_expires_at, timeout_at, run_at, held_by, cancel_requested, wait_for, pending_signals, late_results, lost_owner, updated_at, started_at, finished_at, result_digest, error_code, exit_code, result_ptr, letter, retention, beats, version ON jobs WHEN NOT CASE NEW.rev - OLD.rev
         WHEN 1 THEN (CASE OLD.state WHEN 1 THEN 15366 WHEN 2 THEN 15372 WHEN 3 THEN 11992 WHEN 4 THEN 12272 WHEN 5 THEN 3108 WHEN 6 THEN 11336 WHEN 7 THEN 11916 WHEN 8 THEN 256 WHEN 9 THEN 512 WHEN 10 THEN 1024 WHEN 11 THEN 2048 WHEN 12 THEN 4096 WHEN 13 THEN 8192 ELSE 0 END >> NEW.state & 1)
-        ELSE NEW.rev > OLD.rev AND (CASE OLD.state WHEN 3 THEN 12272 WHEN 4 THEN 12272 WHEN 5 THEN 4 ELSE 0 END >> NEW.state & 1) END
+        ELSE NEW.rev > OLD.rev AND (CASE OLD.state WHEN 1 THEN 4 WHEN 3 THEN 12272 WHEN 4 THEN 12272 WHEN 5 THEN 4 ELSE 0 END >> NEW.state & 1) END
     OR NEW.attempt <> OLD.attempt + (NEW.state = 3 AND OLD.state <> 3)
     OR NEW.updated_at < OLD.updated_at
     OR OLD.retention = 3
@@ -179,7 +179,7 @@ CREATE TRIGGER jobs_retention AFTER UPDATE OF retention ON jobs
 WHEN (NEW.retention <> OLD.retention AND NOT (OLD.finished_at IS NOT NULL AND NEW.retention = OLD.retention + 1))
 BEGIN SELECT RAISE(ABORT, 'holdfast: an illegal move refused on jobs'); END;
 CREATE TRIGGER jobs_terms AFTER UPDATE OF policy ON jobs
-WHEN NEW.policy <> OLD.policy AND OLD.state <> 3
+WHEN NEW.policy <> OLD.policy AND NOT (OLD.state = 3 OR OLD.state = 1 AND NEW.state = 2)
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of terms refused on jobs'); END;
 CREATE TRIGGER jobs_fixed AFTER UPDATE OF id, tenant, job_id, kind, task, task_version, queue, priority, needs, cpus, memory_mb, parent_id, link_kind, workflow_id, step_index, key_kinds, deadline_at, created_at ON jobs
 BEGIN SELECT RAISE(ABORT, 'holdfast: a change of what a submit fixes refused on jobs'); END;
@@ -255,6 +255,7 @@ CREATE TABLE events (
         WHEN 33 THEN from_state IS to_state AND (16128 >> to_state & 1)
         WHEN 34 THEN from_state IS to_state AND (16 >> to_state & 1)
         WHEN 35 THEN from_state IS to_state AND (8 >> to_state & 1)
+        WHEN 36 THEN from_state IS to_state AND (2 >> to_state & 1)
         ELSE 0 END),
     CONSTRAINT first_event CHECK ((rev = 1) = (from_state IS NULL)),
     CONSTRAINT body_has_digest CHECK (body IS NULL OR digest IS NOT NULL)
@@ -264,7 +265,7 @@ CREATE TABLE events (
 CREATE INDEX events_type ON events (type, at);
 -- What a request from outside led to: a repetition is found without reading the job's history.
 CREATE INDEX events_request ON events (id, request_id)
-    WHERE (3921677824 >> type & 1) AND request_id IS NOT NULL;
+    WHERE (72641154560 >> type & 1) AND request_id IS NOT NULL;
 CREATE INDEX events_correlation ON events (correlation_id, id) WHERE correlation_id IS NOT NULL;
 
 CREATE TRIGGER events_fixed AFTER UPDATE OF position, id, rev, type, from_state, to_state, at, attempt, beats, lease_expires_at, run_at, deadline_at, version, actor, request_id, reason, correlation_id, data, digest ON events
@@ -519,6 +520,33 @@ CREATE TABLE upload_files (
     bytes INTEGER NOT NULL,
     PRIMARY KEY (upload, path)
 ) STRICT, WITHOUT ROWID;
+
+-- The rules that were ever applied, by the digest of their text: jobs name those that judged them.
+-- Which of them are applied now is in meta, under 'policy'.
+CREATE TABLE policy_books (
+    digest TEXT PRIMARY KEY,
+    body TEXT NOT NULL,
+    applied_at INTEGER NOT NULL,
+    applied_by TEXT NOT NULL,
+    reason TEXT
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER policy_books_fixed AFTER UPDATE OF digest, body ON policy_books
+BEGIN SELECT RAISE(ABORT, 'holdfast: a change of rules refused on policy_books'); END;
+CREATE TRIGGER policy_books_kept AFTER DELETE ON policy_books
+BEGIN SELECT RAISE(ABORT, 'holdfast: the removal of rules refused on policy_books'); END;
+-- When rules were applied or removed, and by whom.
+CREATE TABLE policy_events (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    type TEXT NOT NULL,
+    digest TEXT,
+    at INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    reason TEXT
+) STRICT;
+CREATE TRIGGER policy_events_fixed AFTER UPDATE ON policy_events
+BEGIN SELECT RAISE(ABORT, 'holdfast: a change of an entry refused on policy_events'); END;
+CREATE TRIGGER policy_events_kept AFTER DELETE ON policy_events
+BEGIN SELECT RAISE(ABORT, 'holdfast: the removal of an entry refused on policy_events'); END;
 
 -- How far those have come who follow the tail of all events.
 CREATE TABLE cursors (

@@ -159,6 +159,10 @@ class JobPurged(NoSuchJob, code="job_purged"):
     """The job ended long ago, and retention removed it. Its id is never used again."""
 
 
+class NoSuchPolicy(HoldfastError, code="no_such_policy"):
+    """No policy with that digest was ever applied."""
+
+
 class NoSuchWebhook(HoldfastError, code="no_such_webhook"):
     """There is no webhook with that id that the caller may manage."""
 
@@ -268,6 +272,17 @@ class LawBroken(StoreError, code="law_broken"):
     """The database refused an illegal row: a bug in Holdfast, or another program wrote it."""
 
 
+class PolicyChanged(StoreError, code="policy_changed"):
+    """The policy that is applied now has not judged the job. Nothing was written; retry."""
+
+
+class KernelUnavailable(HoldfastError, code="kernel_unavailable"):
+    """The external kernel of the policy did not decide: it is away, slow, or answers nonsense."""
+
+    tries = 1
+    """How often it was asked; 0 while it is left alone after several failures."""
+
+
 class JobUnreadable(HoldfastError, code="job_unreadable"):
     """The row or the events of the job are damaged. It is set aside, without effect on others."""
 
@@ -289,6 +304,10 @@ class BadAddress(HoldfastError, code="bad_address"):
 
 class BadConfig(HoldfastError, code="bad_config"):
     """The settings file cannot be read, or a setting is invalid."""
+
+
+class BadPolicy(HoldfastError, code="bad_policy"):
+    """A rules file is invalid; the message names the line, the rule and what to write."""
 
 
 class CannotServe(HoldfastError, code="cannot_serve"):

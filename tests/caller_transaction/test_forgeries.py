@@ -193,6 +193,15 @@ def body_of(text: str) -> Callable[[], dict[str, Any]]:
     return with_job(body=text, digest=digest(text.encode()).hex())
 
 
+def both_holds(holds: Any) -> Callable[[], dict[str, Any]]:
+    def forge() -> dict[str, Any]:
+        forged = with_data(holds=holds)()
+        forged["jobs"][0]["held_by"] = json.dumps(holds)
+        return forged
+
+    return forge
+
+
 FORGERIES: dict[str, Callable[[], dict[str, Any]]] = {
     "a task with a version in its name": both(task="charge@2"),
     "a policy that does not exist": lambda: both(policy=12345)() | {"policies": []},
@@ -259,6 +268,16 @@ FORGERIES: dict[str, Callable[[], dict[str, Any]]] = {
     "an upload without a name": with_data(files_id=""),
     "a hold that the data does not name": with_job(held_by='["ann"]'),
     "a hold that is no list": with_job(held_by="1"),
+    "holds that the job is not under": with_data(holds=["ann"]),
+    "holds that are no texts": both_holds([1]),
+    "holds that are no list": both_holds("ann"),
+    "a list of no hold": both_holds([]),
+    "more holds than the limit": both_holds([str(n) for n in range(101)]),
+    "a rule that is no text": with_data(rule=1),
+    "a verdict that is no text": with_data(verdict=["allow"]),
+    "asked values that are no map": with_data(asked=["cpus"]),
+    "an asked value of another type": with_data(asked={"cpus": [1]}),
+    "asked values without end": with_data(asked={"cpus": "x" * 1001}),
 }
 
 

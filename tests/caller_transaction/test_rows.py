@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.record import NewJob
@@ -125,7 +126,8 @@ def all_kinds() -> list[NewJob]:
             adapter_id="a", files_id="f",
         ),
         new_job(admitted=False, deadline_at=After(SECOND)),
-        new_job(held_by="ann", run_at=1_700_000_000_000_000),
+        new_job(holds=("ann",), run_at=1_700_000_000_000_000),
+        judged(new_job(holds=("zoe", "ann"), admitted=False)),
         new_job(
             job_id="Zebra", request_id="r", dedupe_key="d", unique_live=True,
             client_job_id="6B1D1E5C-0F0B-4C62-8F1E-6A1C3C1B7D11",
@@ -144,6 +146,15 @@ async def test_the_rows_are_those_of_a_plain_submit_column_by_column(
 
     assert plainly(plain) == plainly(enlisted)
     assert await rows(pair.store) == await rows(pair.mirror)
+
+
+def judged(new: NewJob) -> NewJob:
+    """Return the birth with all facts that a verdict leaves in it."""
+    facts = replace(
+        new.event.facts, verdict="approve", rule="two", rules="ab" * 32,
+        asked={"cpus": None, "timeout_seconds": 1.5}, decided_by="kernel",
+    )  # fmt: skip
+    return replace(new, event=replace(new.event, facts=facts))
 
 
 def plainly(outcomes: Sequence[Any]) -> list[Any]:

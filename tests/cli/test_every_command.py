@@ -61,8 +61,8 @@ def test_a_job_is_named_by_the_start_of_its_id(tmp_path: Path, command: str) -> 
         if command == "resolve":
             job = await running_job(store)
             return await do(store, job, c.Wait(actor=owner_of(job), signal="resolve:charge"))
-        held = "operator" if command == "unhold" else None
-        return await submit_one(store, held_by=held)
+        holds = ("operator",) if command == "unhold" else ()
+        return await submit_one(store, holds=holds)
 
     job = on(place, made)
     outcome = run(place, *command.split(), str(job.id)[:13], *WORDS.get(command, ()))

@@ -128,7 +128,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         terms = await job_in(store, State.CLAIMED, job_id="order-6")
         once = replace(terms.policy, max_attempts=1)
         await do(store, terms, c.CorrectTerms(actor=owner_of(terms), policy=once))
-        await submit_one(store, job_id="held", held_by="operator")
+        await submit_one(store, job_id="held", holds=("operator",))
         await submit_one(store, job_id="parent")
         await store.announce(announcement())
         await store.add_upload(new_upload(id="u1"))

@@ -44,6 +44,7 @@ GATEWAY = Actor(Role.GATEWAY, "api")
 WORKERS = ("worker-1", "worker-2")
 SIGNALS = ("approved", "paid")
 HOLDS = ("limit", "operator")
+APPROVALS = ("approval:prod/2/30", "approval:prod/1/30")
 
 EVENT_TIMES = ("at", "lease_expires_at", "run_at", "deadline_at")
 RECORD_TIMES = (
@@ -159,7 +160,7 @@ def _submission(pick: Pick) -> Submission:
     return submission(
         policy=_policy(pick),
         admitted=pick(YES_NO),
-        held_by=pick((None, None, None, "upload")),
+        holds=pick(((), (), (), ("upload",))),
         run_at=pick((After(0), After(0), After(5 * SECOND))),
         deadline_at=pick((None, None, After(200 * SECOND))),
         correlation_id=pick((None, "order-7")),
@@ -368,8 +369,16 @@ def _wait(pick: Pick, history: History) -> dict[str, Any]:
 
 _ARGUMENTS: dict[Operation, _Arguments] = {
     _O.DENY: lambda pick, history: {"rule": "no-prod"},
-    _O.HOLD: lambda pick, history: {"hold": pick(HOLDS)},
-    _O.UNHOLD: lambda pick, history: {"hold": pick((*HOLDS, "upload"))},
+    _O.APPROVE: lambda pick, history: {
+        "hold": pick(APPROVALS),
+        "as_of": pick((None, history.now)),
+    },
+    _O.HOLD: lambda pick, history: {
+        "hold": pick((*HOLDS, *APPROVALS)),
+        "holds": pick(((),) * 9 + (("quota",),)),
+        "lifts": pick((None, None, "limit")),
+    },
+    _O.UNHOLD: lambda pick, history: {"hold": pick((*HOLDS, "upload", "quota"))},
     _O.RESCHEDULE: lambda pick, history: {"run_at": pick((After(0), After(20 * SECOND)))},
     _O.CORRECT_TERMS: _correct_terms,
     _O.START: lambda pick, history: {"ago": pick((0, 0, 5, 2 * SECOND))},

@@ -58,7 +58,7 @@ def test_a_denial_that_lost_to_a_claim_becomes_a_request_to_cancel() -> None:
 
 
 def test_a_held_job_is_not_claimed_until_its_last_hold_is_lifted() -> None:
-    life = Life(held_by="upload")
+    life = Life(holds=("upload",))
     life.do(c.Hold(actor=CONTROL, hold="limit"))
     life.do(c.Unhold(actor=CONTROL, hold="upload"))
     assert refused(life, c.Claim(actor=WORKER)) == "held"
@@ -69,10 +69,102 @@ def test_a_held_job_is_not_claimed_until_its_last_hold_is_lifted() -> None:
 
 
 def test_a_hold_that_stands_and_one_that_does_not_are_repeats() -> None:
-    life = Life(held_by="upload")
+    life = Life(holds=("upload",))
 
     life.repeat(c.Hold(actor=CONTROL, hold="upload"))
     life.repeat(c.Unhold(actor=CONTROL, hold="limit"))
+
+
+@pytest.mark.req("A13")
+@pytest.mark.parametrize("hold", ["approval:prod/1/0", "policy", "denied:prod", "approval:x"])
+def test_a_person_neither_places_nor_lifts_what_only_the_gates_of_policies_lift(hold: str) -> None:
+    life = life_in(State.PENDING)
+    assert refused(life, c.Hold(actor=CONTROL, hold=hold)) == "reserved_hold"
+
+    life.do(c.Hold(actor=SCHEDULER, hold=hold))
+
+    assert refused(life, c.Unhold(actor=CONTROL, hold=hold)) == "reserved_hold"
+    assert refused(life, c.Admit(actor=SCHEDULER)) == "held"
+
+
+@pytest.mark.req("A13")
+def test_a_person_lifts_the_hold_of_a_rule_and_only_then_the_job_is_admitted() -> None:
+    life = life_in(State.PENDING)
+    life.do(c.Hold(actor=SCHEDULER, hold="policy-hold:prod"))
+    assert refused(life, c.Admit(actor=SCHEDULER)) == "held"
+
+    life.do(c.Unhold(actor=CONTROL, hold="policy-hold:prod"))
+
+    life.do(c.Admit(actor=SCHEDULER))
+
+
+@pytest.mark.req("A13")
+@pytest.mark.parametrize("hold", ["approval:prod/1/0", "denied:prod"])
+def test_no_admission_lifts_an_approval_or_a_denial(hold: str) -> None:
+    life = life_in(State.PENDING)
+    life.do(c.Hold(actor=SCHEDULER, hold=hold))
+
+    assert refused(life, c.Admit(actor=SCHEDULER, lifts=hold)) == "reserved_hold"
+    assert refused(life, c.Unhold(actor=SCHEDULER, hold=hold)) == "reserved_hold"
+
+
+@pytest.mark.req("A13")
+def test_a_decision_swaps_the_hold_that_awaited_it_for_those_that_it_places() -> None:
+    life = life_in(State.PENDING)
+    life.do(c.Hold(actor=SCHEDULER, hold="policy"))
+
+    two = ("approval:prod/2/0", "approval:prod/1/0")
+    life.do(c.Hold(actor=SCHEDULER, hold=two[0], holds=two[1:], lifts="policy", rules="d"))
+
+    assert life.record.held_by == tuple(sorted(two))
+    assert refused(life, c.Admit(actor=SCHEDULER)) == "held"
+
+
+@pytest.mark.req("A13")
+def test_each_approval_lifts_one_hold_and_the_last_one_lets_the_job_be_admitted() -> None:
+    life = life_in(State.PENDING)
+    two = ("approval:prod/2/0", "approval:prod/1/0")
+    life.do(c.Hold(actor=SCHEDULER, hold=two[0], holds=two[1:]))
+
+    life.do(c.Approve(actor=CONTROL, hold=two[0]))
+    assert refused(life, c.Approve(actor=CONTROL, hold=two[0])) == "no_approval_awaited"
+    assert refused(life, c.Admit(actor=SCHEDULER)) == "held"
+    life.do(c.Approve(actor=CONTROL, hold=two[1], approved="ab"))
+
+    assert life.events[-1].facts.approved == "ab"
+    life.do(c.Admit(actor=SCHEDULER))
+    assert life.record.claimable
+
+
+@pytest.mark.req("A13")
+def test_an_approval_after_its_time_is_refused() -> None:
+    life = life_in(State.PENDING)
+    life.do(c.Hold(actor=SCHEDULER, hold="approval:prod/1/60"))
+    late = BIRTH + 60 * SECOND
+
+    approval = c.Approve(actor=CONTROL, hold="approval:prod/1/60", as_of=late)
+    assert refused(life, approval) == "approval_expired"
+
+    life.do(replace(approval, as_of=late - 1))
+
+
+@pytest.mark.req("A13")
+def test_a_person_denies_only_what_awaits_an_approval() -> None:
+    life = life_in(State.PENDING)
+    denial = c.Deny(actor=CONTROL, rule="prod", error_code=c.DENIED_BY_PERSON)
+    assert refused(life, denial) == "no_approval_awaited"
+
+    life.do(c.Hold(actor=SCHEDULER, hold="approval:prod/1/60"))
+    life.do(denial)
+
+    assert (life.record.state, life.record.error_code) == (State.DENIED, "denied_by_person")
+
+
+@pytest.mark.req("A13")
+def test_a_gate_does_not_hold_what_was_admitted() -> None:
+    life = life_in(State.QUEUED)
+
+    assert refused(life, c.Hold(actor=SCHEDULER, hold="policy")) == "admitted"
 
 
 def test_claim_and_heartbeat_while_claimed_grant_the_lease_start_grants_two_intervals() -> None:

@@ -206,7 +206,7 @@ def test_heartbeats_are_counted_until_the_next_event_that_is_none() -> None:
 def test_dropped_heartbeats_change_nothing_but_the_newest_of_a_job_that_is_held_must_stay() -> None:
     """Resolution 15. Only the newest beat of a live ownership tells its lease."""
     dropped = 0
-    for history in random_histories(1_000, seed=11, max_commands=40):
+    for history in random_histories(1_500, seed=11, max_commands=40):
         *earlier, newest = history.events
         kept = [event for event in earlier if event.type not in BEATS]
         dropped += len(earlier) - len(kept)
@@ -217,7 +217,7 @@ def test_dropped_heartbeats_change_nothing_but_the_newest_of_a_job_that_is_held_
 
 
 def test_a_hold_stands_through_all_that_does_not_end_the_job() -> None:
-    life = Life(held_by="upload", admitted=False)
+    life = Life(holds=("upload",), admitted=False)
     life.do(c.Admit(actor=SCHEDULER))
     life.do(c.Reschedule(actor=CONTROL, run_at=life.now))
     life.do(c.SignalJob(actor=CONTROL, name="go"))
@@ -227,7 +227,7 @@ def test_a_hold_stands_through_all_that_does_not_end_the_job() -> None:
 
 
 def test_a_hold_falls_when_the_job_is_ended() -> None:
-    life = Life(held_by="upload")
+    life = Life(holds=("upload",))
     life.do(c.Cancel(actor=CONTROL))
 
     assert life.record.held_by == ()

@@ -44,6 +44,8 @@ LAW = """
 operation      | from           | to            | by                   | event
 admit          | pending        | queued        | scheduler            | job_admitted
 deny           | pending queued | denied        | scheduler            | job_denied
+deny           | pending        | denied        | control              | job_denied
+approve        | pending        | same          | control              | job_approved
 hold           | pending due    | same          | scheduler control    | job_held
 unhold         | pending due    | same          | scheduler control    | job_unheld
 reschedule     | pending due    | same          | scheduler control    | job_rescheduled
@@ -154,6 +156,8 @@ def favourable_life(operation: Operation, state: State) -> Life:
     life = life_in(state, policy=replace(TERMS, letter_on_fail=True), deadline_at=BIRTH + FAR)
     if operation is Operation.UNHOLD and state in HOLDABLE:
         life.do(c.Hold(actor=Actor(Role.CONTROL, "ann"), hold="upload"))
+    if operation in (Operation.APPROVE, Operation.DENY) and state is State.PENDING:
+        life.do(c.Hold(actor=Actor(Role.SCHEDULER, "scheduler"), hold="approval:prod/1/0"))
     if operation is Operation.CANCEL and state in OWNED:
         asked_to_cancel(life)
     if operation is Operation.CLEANED and state.value in ENDED:
@@ -173,6 +177,7 @@ def favourable_command(operation: Operation, life: Life, role: Role) -> c.Comman
 
 _ARGUMENTS: dict[Operation, Callable[[Life], dict[str, Any]]] = {
     Operation.DENY: lambda life: {"rule": "no"},
+    Operation.APPROVE: lambda life: {"hold": "approval:prod/1/0"},
     Operation.HOLD: lambda life: {"hold": "limit"},
     Operation.UNHOLD: lambda life: {"hold": "upload"},
     Operation.RESCHEDULE: lambda life: {"run_at": life.now},

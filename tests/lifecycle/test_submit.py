@@ -43,10 +43,19 @@ def test_a_job_is_born_queued_or_waits_for_its_admission(admitted: bool, state: 
 @pytest.mark.req("E1")
 @pytest.mark.parametrize("admitted", [True, False])
 def test_a_job_may_be_held_from_its_birth(admitted: bool) -> None:
-    life = Life(held_by="upload", admitted=admitted)
+    life = Life(holds=("upload",), admitted=admitted)
 
     assert life.record.held_by == ("upload",)
     assert not life.record.claimable
+    assert derive(life.events) == life.record
+    assert log_problems(life.events) == []
+
+
+@pytest.mark.req("A12")
+def test_a_job_may_be_born_under_several_holds() -> None:
+    life = Life(holds=("upload", "budget", "upload"), admitted=False)
+
+    assert life.record.held_by == life.events[0].facts.holds == ("budget", "upload")
     assert derive(life.events) == life.record
     assert log_problems(life.events) == []
 
@@ -145,7 +154,7 @@ OTHERWISE: list[dict[str, Any]] = [
     {"run_at": 1},
     {"deadline_at": After(1)},
     {"admitted": False},
-    {"held_by": "upload"},
+    {"holds": ("upload",)},
     {"parent_id": OTHER},
     {"labels": {"a": "b"}},
     {"env": {"a": "b"}},
@@ -234,7 +243,7 @@ def test_the_keys_of_a_job_can_be_rebuilt_from_its_first_event() -> None:
     assert all(isinstance(key, Key) for key in new.keys)
 
 
-NAMES = ("held_by", "job_id", "request_id", "client_job_id", "dedupe_key", "workflow_id")
+NAMES = ("job_id", "request_id", "client_job_id", "dedupe_key", "workflow_id")
 TEXTS = (*NAMES, "task", "queue", "tenant", "correlation_id", "trace_id", "context_ptr", "reason")
 
 
@@ -252,6 +261,9 @@ def test_bad_text_is_refused_by_the_name_of_its_field(name: str, value: Any) -> 
     [
         ({"task": "charge@2"}, "task 'charge@2' must not contain '@'"),
         ({"needs": frozenset({""})}, "a capability in needs"),
+        ({"holds": ("",)}, "a name in holds"),
+        ({"holds": "upload"}, "holds must be a tuple"),
+        ({"holds": tuple(map(str, range(101)))}, "holds has 101 names; the limit is 100"),
         ({"labels": {"a": 1}}, "labels['a']"),
         ({"labels": ["a"]}, "labels must be a mapping"),
         ({"env": {"": "x"}}, "a key of env"),

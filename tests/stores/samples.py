@@ -105,7 +105,7 @@ async def _tried_before(store: Store, **wishes: Any) -> Job:
 
 
 async def _held(store: Store) -> Job:
-    job = await submit_one(store, queue=fresh("queue"), held_by="budget", admitted=False)
+    job = await submit_one(store, queue=fresh("queue"), holds=("budget",), admitted=False)
     return await do(store, job, c.Hold(actor=CONTROL, hold="ann"))
 
 

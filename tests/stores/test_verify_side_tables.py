@@ -24,7 +24,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 async def _fill(store: Store) -> None:
     """Something in each of the tables."""
     await submit_one(store)
-    await submit_one(store, held_by="upload", admitted=False)
+    await submit_one(store, holds=("upload",), admitted=False)
     for queue in ("paused", "resumed"):
         await store.pause(queue, actor="ann", reason="upgrade")
     await store.resume("resumed", actor="bob")

@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, overload
 from uuid import UUID
@@ -34,6 +35,8 @@ from holdfast.ports.host import HostPlan
 from holdfast.ports.models import SubmitOutcome, SubmitRefused
 from holdfast.ports.store import Store
 from holdfast.runners.command.options import Commands
+from holdfast.services.external_kernel import HttpKernel
+from holdfast.services.policy_watch import PolicyWatch, watch_policy
 from holdfast.services.reconciler import Reconciler
 from holdfast.tasks.context import Context, current_context
 from holdfast.tasks.handles import JobHandle, PendingHandle, check_all_accepted
@@ -96,6 +99,7 @@ class Holdfast(JobMethods, Enlisting):
         store: Callable[[], Store] | None = None,
         command_dir: str | Path | None = None,
         blobs: str | None = None,
+        policy: str | Path | None = None,
     ) -> None:
         """Keep the settings; nothing is opened yet.
 
@@ -103,7 +107,8 @@ class Holdfast(JobMethods, Enlisting):
         W3C traceparent of the caller. `unbounded_leases` allows tests leases that no worker could
         keep renewed. `store` makes a store of your own instead of one for `url`. `command_dir` has
         the files of commands on this host while they run. `blobs` is where logs, artifacts and
-        uploads are kept: a directory, or `s3://bucket/prefix`.
+        uploads are kept: a directory, or `s3://bucket/prefix`. `policy` is a file of rules that is
+        applied when the app opens, and again whenever it changes.
         """
         address = read_address(url)
         self.url = url
@@ -125,13 +130,20 @@ class Holdfast(JobMethods, Enlisting):
         """Where the files of commands are on this host; None: `box_files.default_directory()`."""
         self.blobs = blobs
         """Where logs, artifacts and uploads are kept; None: below the directory of commands."""
+        self.policy = None if policy is None else Path(policy)
+        """The file of rules that is watched and applied; None: what is applied stays."""
         self._no_terms_until = 0.0
         self._sessions = LoopSessions(
             lambda: StoreSession(
                 self.make_store(),
                 open_blobs=plan_blobs(self.blobs, self.command_dir),
+                around=None if self.policy is None else self._watch_policy,
             )
         )
+
+    def _watch_policy(self, store: Store) -> AbstractAsyncContextManager[None]:
+        assert self.policy is not None
+        return watch_policy(store, self.policy, self.control, meters=self.meters)
 
     @property
     def schema(self) -> str:
@@ -258,6 +270,16 @@ class Holdfast(JobMethods, Enlisting):
         await terms.learn(self.builder.list_tasks_by_name(calls))
         return terms.get
 
+    def judge_sync(self, jobs: list[NewJob]) -> list[NewJob]:
+        """Judge jobs by the policy, if the store does not do so when they are written.
+
+        On the loop's own thread, which cannot be blocked for it, they stay as they are: where a
+        policy is applied, the database refuses them.
+        """
+        if not self.is_judging or self._sessions.bridge.runs_here():
+            return jobs
+        return self._sessions.bridge.run_blocking(self._judge(jobs, again=True))
+
     def published_sync(self, calls: Sequence[Call]) -> PublishedTerms:
         """Return the published terms of tasks that calls know by name alone, in any thread."""
         if self._sessions.bridge.runs_here():
@@ -373,8 +395,17 @@ class Holdfast(JobMethods, Enlisting):
         meters, tick_seconds = meters or self.meters, span_seconds(tick, "tick")
 
         async def sweep(store: Store, name: str) -> None:
-            await Reconciler(store, name, tick_seconds=tick_seconds, meters=meters).run()
+            await Reconciler(
+                store, name, tick_seconds=tick_seconds, meters=meters, kernel=HttpKernel()
+            ).run()
 
+        async def watch(store: Store, name: str) -> None:
+            if self.policy is not None:
+                await PolicyWatch(
+                    store, self.policy, Actor(Role.CONTROL, name), meters=meters
+                ).run()
+
+        beside = [] if not reconcile else [sweep] if self.policy is None else [sweep, watch]
         check_number(concurrency, "concurrency", high=10_000)
         return Worker(
             self.make_store(),
@@ -386,7 +417,7 @@ class Holdfast(JobMethods, Enlisting):
             grace_seconds=span_seconds(grace, "grace"),
             poll_seconds=span_seconds(poll, "poll"),
             tick_seconds=tick_seconds,
-            beside=[sweep] if reconcile else (),
+            beside=beside,
             meters=meters,
             exits=exits,
             on_failure=self.failure_hooks,

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from holdfast.app.drivers import Handles, enlist, enlist_sync
 from holdfast.app.sqlite_transaction import Hosted, Transaction, read_hosted_terms
 from holdfast.app.sync import is_in_a_loop
-from holdfast.errors import BadConnection, StoreError
+from holdfast.errors import BadConnection, PolicyChanged, StoreError
 from holdfast.flow.submit import Inherited, JobBuilder, PublishedTerms
 from holdfast.lifecycle.record import JobId, NewJob
 from holdfast.ports.store import Store
@@ -32,11 +32,24 @@ class Remembering(Protocol):
         """Write down the policies and needs that jobs name."""
 
 
+@runtime_checkable
+class Judging(Protocol):
+    """A store that does not see what a caller's transaction submits before the database does."""
+
+    async def judge(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        """Judge jobs by the applied policy."""
+
+    async def read_policy(self) -> None:
+        """Read which policy is applied."""
+
+
 class Enlisting(HandleOwner):
     """The part of an app that submits inside transactions of its callers."""
 
     builder: JobBuilder
     meters: Meters
+    is_judging: bool = True
+    """Whether jobs have to be judged here: False once there is known to be no policy."""
     written_ahead: set[int]
     """Keys of policies and needs that were written, or tried, before a transaction needs them."""
 
@@ -62,6 +75,10 @@ class Enlisting(HandleOwner):
         """Read the terms of tasks that calls know by name alone."""
 
     @abstractmethod
+    def judge_sync(self, jobs: list[NewJob]) -> list[NewJob]:
+        """Judge jobs by the policy, in any thread."""
+
+    @abstractmethod
     def published_sync(self, calls: Sequence[Call]) -> PublishedTerms:
         """Read the terms of tasks that calls know by name alone, in any thread."""
 
@@ -79,11 +96,16 @@ class Enlisting(HandleOwner):
         terms = await self.published(calls) if self.builder.list_tasks_by_name(calls) else None
         with submit_span(calls[0].task.name, calls[0].task.queue) as active:
             jobs = self._decide_in(connection, calls, parents, active, terms)
+            jobs = await self._judge(jobs)
             if self._has_new_names(jobs):
                 await self._write_ahead(jobs)
-            return self._count_accepted(
-                await enlist(connection, jobs, self._make_handles(calls, jobs), schema=self.schema)
-            )
+            handles = self._make_handles(calls, jobs)
+            try:
+                answers = await enlist(connection, jobs, handles, schema=self.schema)
+            except PolicyChanged:
+                await self._read_policy()
+                raise
+            return self._count_accepted(answers)
 
     def submit_many_in_sync(
         self, connection: Any, calls: Sequence[Call]
@@ -95,11 +117,38 @@ class Enlisting(HandleOwner):
         terms = self._read_terms_sync(connection, calls)
         with submit_span(calls[0].task.name, calls[0].task.queue) as active:
             jobs = self._decide_in(connection, calls, parents, active, terms)
+            jobs = self.judge_sync(jobs)
             if not is_in_a_loop() and self._has_new_names(jobs):
                 self.run_sync(self._write_ahead(jobs), "task.submit_in(…)")
-            return self._count_accepted(
-                enlist_sync(connection, jobs, self._make_handles(calls, jobs), schema=self.schema)
-            )
+            handles = self._make_handles(calls, jobs)
+            try:
+                answers = enlist_sync(connection, jobs, handles, schema=self.schema)
+            except PolicyChanged:
+                self.is_judging = True
+                raise
+            return self._count_accepted(answers)
+
+    async def _judge(self, jobs: list[NewJob], *, again: bool = False) -> list[NewJob]:
+        """Judge jobs by the policy, if the store does not do so when they are written.
+
+        `again`: read the policy first if there was none, as it may have refused a job since.
+        """
+        if not self.is_judging:
+            return jobs
+        store = await self.store()
+        if again and isinstance(store, Judging):
+            await store.read_policy()
+        judged = await store.judge(jobs) if isinstance(store, Judging) else jobs
+        # Without a policy they come back as they are. Once there is one, the database refuses.
+        self.is_judging = judged is not jobs
+        return list(judged)
+
+    async def _read_policy(self) -> None:
+        """Read the policy again, so that the caller's next try is judged by the new one."""
+        self.is_judging = True
+        store = await self.store()
+        if isinstance(store, Judging):
+            await store.read_policy()
 
     def _read_terms_sync(self, connection: Any, calls: Sequence[Call]) -> PublishedTerms | None:
         named = self.builder.list_tasks_by_name(calls)

@@ -17,6 +17,7 @@ from holdfast.errors import (
     BadTransaction,
     HoldfastError,
     LawBroken,
+    PolicyChanged,
     SchemaMismatch,
     StoreError,
 )
@@ -212,6 +213,11 @@ def _explain_error(error: Exception, schema: str) -> HoldfastError | None:
             return BadTransaction(
                 "a statement of this transaction has failed before; roll it back, and start again",
                 code="transaction_failed",
+            )
+        case "HFP01":
+            return PolicyChanged(
+                "the policy has changed since this job was judged; roll the transaction back, and "
+                "start again"
             )
         case "25006":
             return BadTransaction("this transaction only reads", code="transaction_reads")

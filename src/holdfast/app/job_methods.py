@@ -22,10 +22,12 @@ from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.states import State
 from holdfast.operations.pack_directory import pack_directory
+from holdfast.operations.policy_view import RequestedApproval
 from holdfast.operations.request import Operations
 from holdfast.operations.requests import (
     CancelJob,
     ExplainJob,
+    ListApprovals,
     ListArtifacts,
     ListJobs,
     PauseQueue,
@@ -34,6 +36,7 @@ from holdfast.operations.requests import (
     Which,
 )
 from holdfast.operations.save_artifacts import download_artifacts
+from holdfast.operations.sequences import list_all_approvals
 from holdfast.operations.upload_directory import upload_directory
 from holdfast.operations.views import ArtifactList
 from holdfast.ports.models import QueueStatus
@@ -174,6 +177,15 @@ class JobMethods(ABC):
     def why_sync(self, job: str | UUID | JobHandle[Any]) -> Why:
         """Return why a job is in its state, in a thread without an event loop."""
         return self.run_sync(self.why(job), f"{self._variable}.why(…)")
+
+    async def approvals(self, *, limit: int | None = None) -> list[RequestedApproval]:
+        """List the jobs that await the approval of people, by rule, the oldest first."""
+        found = list_all_approvals(await self.operations(), ListApprovals(), limit)
+        return [one async for one in found]
+
+    def approvals_sync(self, *, limit: int | None = None) -> list[RequestedApproval]:
+        """List the jobs that await approvals, in a thread without an event loop."""
+        return self.run_sync(self.approvals(limit=limit), f"{self._variable}.approvals(…)")
 
     async def artifacts(self, job: str | UUID | JobHandle[Any]) -> ArtifactList:
         """List the files that an ended command left in /artifacts."""

@@ -1,4 +1,4 @@
-"""Who may do what over HTTP: five roles, and the scopes of each."""
+"""Who may do what over HTTP: six roles, and the scopes of each."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ class Scope(StrEnum):
     """See jobs, events, queues, workers, dead letters."""
     CONTROL = "control"
     """Cancel, signal, resolve, redrive, discard."""
+    APPROVE = "approve"
+    """Approve or deny jobs that await it, and lift what a rule holds."""
     QUEUES = "queues"
     """Pause and resume queues: for every tenant at once."""
     METRICS = "metrics"
     """See the server's metrics: of every tenant at once."""
     WEBHOOKS = "webhooks"
     """Make, see and remove webhooks."""
+    POLICY = "policy"
+    """Apply the rules that jobs are judged by: those of every tenant at once."""
     WORK = "work"
     """Claim jobs and report on them."""
     TOKENS = "tokens"
@@ -42,7 +46,8 @@ SCOPES: dict[TokenRole, frozenset[Scope]] = {
     TokenRole.SUBMITTER: frozenset({Scope.SUBMIT, Scope.READ, Scope.CONTROL}),
     TokenRole.WORKER: frozenset({Scope.WORK}),
     TokenRole.VIEWER: frozenset({Scope.READ, Scope.METRICS}),
-    TokenRole.OPERATOR: frozenset(Scope) - {Scope.WORK, Scope.TOKENS},
+    TokenRole.APPROVER: frozenset({Scope.READ, Scope.APPROVE}),
+    TokenRole.OPERATOR: frozenset(Scope) - {Scope.WORK, Scope.TOKENS, Scope.POLICY},
     TokenRole.ADMIN: frozenset(Scope),
 }
 
@@ -50,6 +55,7 @@ SCOPES: dict[TokenRole, frozenset[Scope]] = {
 OF_ALL_TENANTS = {
     Scope.QUEUES: "a queue is paused for all tenants",
     Scope.METRICS: "metrics are of all tenants",
+    Scope.POLICY: "the policy is of all tenants",
 }
 """Scopes that need a token bound to no tenant, and why."""
 

@@ -31,6 +31,7 @@ class TokenRole(StrEnum):
     SUBMITTER = "submitter"
     WORKER = "worker"
     VIEWER = "viewer"
+    APPROVER = "approver"
     OPERATOR = "operator"
     ADMIN = "admin"
 

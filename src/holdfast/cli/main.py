@@ -13,6 +13,7 @@ from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
 from holdfast import __version__
 from holdfast.cli import (
+    approvals,
     artifacts,
     clean,
     config,
@@ -20,6 +21,7 @@ from holdfast.cli import (
     jobs,
     ledger,
     logs,
+    policy,
     queues,
     roles,
     run,
@@ -63,11 +65,12 @@ GROUPS = {
     "epoch": "The epoch that claims are made under.",
     "seal": "The hash chain over events.",
     "quarantine": "Damaged jobs that are neither claimed nor swept.",
+    "policy": "The policy: rules that every new job is judged by.",
     "queues": "Queues: depth by state, pause, resume.",
     "dlq": "Dead letters: jobs that could not be done.",
     "token": "Tokens: what each client may ask of a server.",
     "uploads": "Uploads: files that were sent for jobs.",
-    "webhook": "Webhooks: addresses that are notified when jobs end.",
+    "webhook": "Webhooks: addresses that are notified when jobs end or await an approval.",
 }
 COMMANDS: dict[str, Callable[..., None]] = {
     "up": roles.up,
@@ -98,6 +101,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "hold": jobs.hold_job,
     "unhold": jobs.unhold_job,
     "reschedule": jobs.reschedule_job,
+    "approvals": approvals.list_approvals,
+    "approve": approvals.approve_job,
+    "deny": approvals.deny_job,
     "show": show.show_job,
     "watch": watch.watch_jobs,
     "logs": logs.show_logs,
@@ -112,6 +118,13 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "dlq redrive": dlq.redrive_letters,
     "dlq discard": dlq.discard_letters,
     "redrive": dlq.redrive_letters,
+    "policy check": policy.check_policy,
+    "policy test": policy.run_policy_cases,
+    "policy explain": policy.explain_policy,
+    "policy simulate": policy.simulate_policy,
+    "policy apply": policy.apply_policy,
+    "policy show": policy.show_policy,
+    "policy history": policy.list_policies,
     "token create": tokens.create_token,
     "token ls": tokens.list_tokens,
     "token revoke": tokens.revoke_token,

@@ -78,7 +78,7 @@ def up(
     directory = files.command_dir if loaded is None else loaded.command_dir
     blobs = files.blobs if loaded is None else loaded.blobs
     plan = plan_upkeep_blobs(blobs, directory)
-    upkeep, address = keep.upkeep(records.purge_terms(), plan), _address(url, loaded)
+    upkeep, address = keep.upkeep(records.purge_terms(), plan, loaded), _address(url, loaded)
     meters = Meters() if loaded is None else loaded.meters
     beside = partial(_keep, upkeep, address, meters)
     gateway = server.make_gateway(
@@ -88,6 +88,7 @@ def up(
         meters=meters,
         beside=[beside],
         files=files,
+        prepare=partial(_apply_policy, upkeep),
     )
     # The gateway's loop sweeps, which no handler can block.
     worker = None if loaded is None else work.worker(loaded, reconcile=False, commands=commands)
@@ -300,6 +301,12 @@ def _sum_reports(reports: Sequence[UpkeepReport], failed: Mapping[str, str]) -> 
 async def _keep(upkeep: Upkeep, address: Address, meters: Meters, store: Store) -> None:
     """Keep a store in order until cancelled."""
     await run_loops(upkeep.make_loops(store, partial(make_store, address), meters=meters))
+
+
+async def _apply_policy(upkeep: Upkeep, store: Store) -> None:
+    """Apply the file of rules before the first request."""
+    if upkeep.policy is not None:
+        await upkeep.make_watch(store, upkeep.policy).apply_now()
 
 
 def _announce(*facts: str) -> None:

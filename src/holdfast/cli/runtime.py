@@ -61,7 +61,9 @@ def print_error(error: e.HoldfastError) -> None:
 def exit_code(error: e.HoldfastError) -> int:
     """Return the exit code for this kind of error."""
     match error:
-        case e.BadAddress() | e.BadConfig() | e.BadData() | e.AddressBlocked() | e.NoSuchTask():
+        case e.BadAddress() | e.BadConfig() | e.BadPolicy() | e.BadData():
+            return BAD_INPUT
+        case e.AddressBlocked() | e.NoSuchTask():
             return BAD_INPUT
         case e.Refused() | e.Unauthorized() | e.Forbidden():
             return REFUSED

@@ -16,6 +16,7 @@ from holdfast.http.app import make_server
 from holdfast.http.authentication import check_exposure, make_authenticator
 from holdfast.http.lifespan import Beside
 from holdfast.http.listener import HttpServer
+from holdfast.ports.store import Store
 from holdfast.services.loop import wait_for_first
 from holdfast.telemetry import Meters
 from holdfast.wiring import Address, make_store, plan_blobs
@@ -30,17 +31,27 @@ def make_gateway(
     meters: Meters | None = None,
     beside: Sequence[Beside] = (),
     files: CommandFileOptions,
+    prepare: Beside | None = None,
 ) -> HttpServer:
-    """Make the gateway of a store, on a socket that it already owns."""
+    """Make the gateway of a store, on a socket that it already owns.
+
+    `prepare` is awaited before the first request.
+    """
     # The command itself prints when it starts and stops.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     store, limits = make_store(address), listen.limits()
     directory = files.command_dir if app is None else app.command_dir
     blobs = files.blobs if app is None else app.blobs
+
+    async def check(store: Store) -> None:
+        await check_exposure(store, host=listen.host)
+        if prepare is not None:
+            await prepare(store)
+
     server = make_server(
         store,
         make_authenticator(store, listen.host),
-        check=partial(check_exposure, host=listen.host),
+        check=check,
         tasks=None if app is None else app.tasks,
         limits=limits,
         meters=meters,

@@ -27,6 +27,7 @@ from holdfast.flow.purge import PurgeTerms
 from holdfast.http.limits import ServerLimits
 from holdfast.lifecycle.routes import COMMAND_QUEUES
 from holdfast.runners.command.options import Commands
+from holdfast.services.policy_watch import read_policy_file
 from holdfast.services.reconciler import TICK_SECONDS
 from holdfast.services.supervisor import MEMBER
 from holdfast.services.upkeep import Upkeep
@@ -226,15 +227,31 @@ class UpkeepOptions(KeepOptions):
         bool, setting("--webhooks/--no-webhooks", "Also notify webhooks when jobs end.")
     ] = True
     webhooks_allow: WebhooksAllow = ""
+    policy: Annotated[
+        Path | None,
+        setting(
+            "--policy",
+            "A file of rules: applied at the start, and again whenever it changes.",
+        ),
+    ] = None
 
-    def upkeep(self, purge_terms: PurgeTerms, blobs: BlobsPlan) -> Upkeep:
-        """Return the options as settings of the loops; `blobs` is where logs and artifacts are."""
+    def upkeep(
+        self, purge_terms: PurgeTerms, blobs: BlobsPlan, app: Holdfast | None = None
+    ) -> Upkeep:
+        """Return the options as settings of the loops; `blobs` is where logs and artifacts are.
+
+        BadPolicy for a file of rules that is broken now: like other settings it is checked first.
+        """
+        policy = self.policy if app is None else self.policy or app.policy
+        if policy is not None:
+            read_policy_file(policy)
         return Upkeep(
             tick_seconds=self.tick,
             terms=self.terms(),
             purge_terms=purge_terms,
             clean=self.clean,
             blobs=blobs,
+            policy=policy,
             outside=read_outside(self.webhooks_allow) if self.webhooks else None,
         )
 

@@ -22,8 +22,9 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.progress import progress_age, progress_text
 from holdfast.durations import instant
-from holdfast.flow.command_spec import CommandSpec
+from holdfast.lifecycle.command_spec import CommandSpec
 from holdfast.lifecycle.history import COMPENSATIONS, PROGRESS_REPORTS, STARTS
+from holdfast.lifecycle.holds import next_approval
 from holdfast.lifecycle.linked import undone_by
 from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.states import BEATS, OWNED
@@ -77,7 +78,7 @@ def show_job(
         answer,
         *facts(
             [
-                *_job_facts(record, log[0]),
+                *_job_facts(record, log),
                 *_list_followers(record, log),
                 *_list_bodies(record, log, now),
             ]
@@ -118,7 +119,8 @@ def collect_attempts(log: list[ReadEvent]) -> list[ShownAttempt]:
     return found
 
 
-def _job_facts(job: Job, first: ReadEvent) -> Iterator[tuple[str, str]]:
+def _job_facts(job: Job, log: list[ReadEvent]) -> Iterator[tuple[str, str]]:
+    first = log[0]
     labels = [f"{name}={value}" for name, value in first.facts.get("labels", {}).items()]
     yield "job", plain(job.public_id)
     yield "internal id", "" if job.public_id == str(job.id) else str(job.id)
@@ -138,6 +140,7 @@ def _job_facts(job: Job, first: ReadEvent) -> Iterator[tuple[str, str]]:
     yield "lease until", "" if job.lease_expires_at is None else time_text(job.lease_expires_at)
     yield "cancel asked", plain(job.cancel_requested)
     yield "held by", plain(", ".join(job.held_by))
+    yield from _list_decisions(job, log)
     yield "waits for", plain(wait_text(job.wait_for))
     yield "parent", "" if job.parent_id is None else f"{job.parent_id} ({job.link_kind})"
     yield "labels", plain(", ".join(labels))
@@ -145,6 +148,24 @@ def _job_facts(job: Job, first: ReadEvent) -> Iterator[tuple[str, str]]:
     yield "trace", plain(first.trace_id)
     yield "submitted", time_text(job.created_at)
     yield "ended", "" if job.finished_at is None else time_text(job.finished_at)
+
+
+def _list_decisions(job: Job, log: list[ReadEvent]) -> Iterator[tuple[str, str]]:
+    """Return what the rules decided on a job, what it asked for, and who approved it."""
+    given = [event.actor for event in log if "approved" in event.facts]
+    shown = set()
+    for event in log:
+        details = event.facts
+        if (verdict := details.get("verdict")) is not None and "approved" not in details:
+            by = f"rule {details['rule']}" if "rule" in details else "default"
+            shown.add(f"{verdict} by {by} of policy {details.get('rules', '')[:12]}")
+    # The admission that follows an approval repeats its verdict.
+    yield from (("verdict", plain(one)) for one in sorted(shown))
+    asked = log[0].facts.get("asked") or {}
+    yield "asked for", plain(", ".join(f"{name} {value}" for name, value in asked.items()))
+    awaited = next_approval(job)
+    missing = f" ({awaited[1].slot} more needed)" if awaited else ""
+    yield "approved by", plain((", ".join(given) or ("nobody" if awaited else "")) + missing)
 
 
 def _list_followers(job: Job, log: list[ReadEvent]) -> Iterator[tuple[str, str]]:

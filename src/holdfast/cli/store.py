@@ -37,6 +37,7 @@ from holdfast.maintenance.health import (
     examine_work,
 )
 from holdfast.maintenance.host_health import examine_host
+from holdfast.maintenance.policy_health import examine_policy
 from holdfast.operations.request import Operations
 from holdfast.ports.models import Limits
 from holdfast.ports.store import Store
@@ -232,6 +233,7 @@ async def _examine_store(
     try:
         for examine in (examine_sweeps, examine_clock, examine_times, examine_quarantine):
             found.append(await with_store(url, examine))
+        found += await with_store(url, examine_policy)
         found += await with_operations(url, None, _examine_work)
         open_place = partial(wiring.open_place, place)
         found += await with_store(url, partial(examine_blobs, place=place, open_place=open_place))

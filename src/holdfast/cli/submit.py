@@ -22,6 +22,7 @@ from holdfast.cli.options import (
 from holdfast.cli.output import plain, print_line
 from holdfast.cli.runtime import FOUND_PROBLEMS
 from holdfast.errors import BadData
+from holdfast.lifecycle.holds import next_approval
 from holdfast.lifecycle.payload import check_text, decode_body, encode_body
 from holdfast.operations.request import Operations
 from holdfast.operations.requests import SubmitJob, WantedJob
@@ -130,6 +131,11 @@ def _show_outcome(command: JobCommand, made: Submitted, seconds: float) -> None:
 def submitted_line(made: Submitted) -> str:
     """Return which job a submit led to, in words."""
     name = plain(made.job.public_id)
+    if made.created and made.job.terminal:
+        return f"job {name} is {made.job.state}; `holdfast policy explain {name}` shows why"
+    if made.created and (awaited := next_approval(made.job)) is not None:
+        people = "1 person" if awaited[1].slot == 1 else f"{awaited[1].slot} people"
+        return f"job {name} awaits the approval of {people}, by rule {plain(awaited[1].rule)}"
     if made.created:
         return f"job {name} submitted to queue {plain(made.job.queue)}"
     return f"job {name} already exists ({made.job.state})"

@@ -1,4 +1,4 @@
-"""`holdfast webhook`: the addresses that are notified when jobs end."""
+"""`holdfast webhook`: the addresses that are notified when jobs end or await an approval."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.cli.output import align_table, plain, short
 from holdfast.errors import BadData
 from holdfast.lifecycle.states import TERMINAL, State
 from holdfast.operations.requests import AddWebhook, ListWebhooks, RemoveWebhook
-from holdfast.webhooks.registry import WantedWebhook, WebhookView
+from holdfast.webhooks.registry import WantedWebhook, WebhookEvent, WebhookView
 
 
 def add_webhook(
@@ -21,12 +21,25 @@ def add_webhook(
     state: Annotated[
         list[str] | None, Option(help="Only jobs that end in this state; may be repeated.")
     ] = None,
+    event: Annotated[
+        list[str] | None,
+        Option(help="What to notify of: ended (default), approval_requested; may be repeated."),
+    ] = None,
     queue: OfQueue = None,
     task: OfTask = None,
 ) -> None:
-    """Notify an address when jobs end. Prints the signing secret, this once."""
+    """Notify an address when jobs end, or await an approval.
+
+    Prints the signing secret, this once.
+    """
     check_texts(queue=queue, task=task)
-    wanted = WantedWebhook(url=address, states=_read_states(state), queue=queue, task=task)
+    wanted = WantedWebhook(
+        url=address,
+        states=_read_states(state),
+        events=_read_events(event),
+        queue=queue,
+        task=task,
+    )
     made = command.do(AddWebhook(webhook=wanted))
     secret = (
         "it existed before; its secret was shown when it was created"
@@ -78,8 +91,18 @@ def _read_states(names: list[str] | None) -> list[State] | None:
     return found
 
 
+def _read_events(names: list[str] | None) -> list[WebhookEvent] | None:
+    known = list(WebhookEvent)
+    if not set(names or ()) <= set(known):
+        raise BadData(f"--event must be {' or '.join(known)}; not {', '.join(names or ())}")
+    return [WebhookEvent(name) for name in names] if names else None
+
+
 def _describe_occasion(hook: WebhookView) -> str:
     named = (("queue", hook.queue), ("task", hook.task))
     places = [f"{word} {name}" for word, name in named if name is not None]
     jobs = f"jobs of {' and '.join(places)}" if places else "jobs"
-    return f"{jobs} end" if hook.states is None else f"{jobs} end as {' or '.join(hook.states)}"
+    ends = f"{jobs} end" if hook.states is None else f"{jobs} end as {' or '.join(hook.states)}"
+    asks = f"{jobs} await an approval"
+    occasions = {WebhookEvent.ENDED: ends, WebhookEvent.APPROVAL_REQUESTED: asks}
+    return ", or ".join(occasions[event] for event in hook.events)

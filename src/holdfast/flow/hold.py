@@ -9,9 +9,12 @@ from typing_extensions import TypedDict, Unpack
 
 from holdfast.errors import about
 from holdfast.flow.command import check_reason, perform
+from holdfast.flow.policy_book import find_decision
 from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.holds import PERSON_HOLD
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.record import Actor, Job, JobId
+from holdfast.lifecycle.states import Role
 from holdfast.lifecycle.times import Time
 from holdfast.ports.store import Jobs
 
@@ -39,9 +42,17 @@ async def hold(
 async def unhold(
     store: Jobs, id: JobId, actor: Actor, name: str = OPERATOR_HOLD, **given: Unpack[Given]
 ) -> Job:
-    """Lift the hold of this name; other holds of the job stay."""
+    """Lift the hold of this name; other holds of the job stay.
+
+    A job that only a rule's hold has kept from its queue is admitted in the same commit.
+    """
+    follow = None
+    if name.startswith(PERSON_HOLD):
+        decision = await find_decision(store, id)
+        rules = None if decision is None else decision.facts.rules
+        follow = c.Admit(actor=Actor(Role.SCHEDULER, actor.name), rules=rules)
     return await _perform_control(
-        store, id, partial(c.Unhold, actor=actor, hold=_hold(name)), **given
+        store, id, partial(c.Unhold, actor=actor, hold=_hold(name)), follow=follow, **given
     )
 
 
@@ -59,12 +70,13 @@ async def _perform_control(
     id: JobId,
     make: Callable[..., c.Command],
     *,
+    follow: c.Command | None = None,
     reason: str | None = None,
     request_id: str | None = None,
     expected_rev: int | None = None,
 ) -> Job:
     command = make(reason=check_reason(reason), request_id=request_id)
-    return await perform(store, id, command, expected_rev=expected_rev)
+    return await perform(store, id, command, expected_rev=expected_rev, follow=follow)
 
 
 def _hold(name: str) -> str:

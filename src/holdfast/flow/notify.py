@@ -1,4 +1,5 @@
-"""Notify: follow all events, and submit a job for every message that a webhook is to receive.
+"""Notify: follow all events, and submit a job for every message that a webhook is to receive:
+of the ends of jobs, and of approvals that are requested.
 
 The cursor moves on only once the jobs are there, and their keys let none be made twice: the next
 pass makes up for one that was killed in between, and any number may follow at once.
@@ -11,8 +12,10 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from holdfast.admission.book import Verdict
 from holdfast.errors import KeyBusy
 from holdfast.flow.submit import KnownTask, build_submission
+from holdfast.lifecycle.holds import UNADMITTED
 from holdfast.lifecycle.record import Actor, Job, LoggedEvent, NewJob
 from holdfast.lifecycle.submit import submit
 from holdfast.ports.models import SubmitRefused, Webhook
@@ -75,6 +78,16 @@ async def _read_all_webhooks(store: Store) -> list[Webhook]:
     return hooks
 
 
+def is_reported(event: LoggedEvent) -> bool:
+    """Return whether webhooks may be notified of an event: an end, or a requested approval."""
+    return event.ends or requests_approval(event)
+
+
+def requests_approval(event: LoggedEvent) -> bool:
+    """Return whether an event makes its job await the approval of people."""
+    return event.facts.verdict == Verdict.APPROVE and event.to_state in UNADMITTED
+
+
 async def _build_messages(
     store: Store,
     actor: Actor,
@@ -82,15 +95,16 @@ async def _build_messages(
     events: Sequence[LoggedEvent],
     hooks: Sequence[Webhook],
 ) -> list[NewJob]:
-    endings = [event for event in events if event.ends]
-    jobs = await store.get([event.id for event in endings])
+    reported = [event for event in events if is_reported(event)]
+    jobs = await store.get([event.id for event in reported])
     return [
         _build_message(job, event, hook, actor, task)
-        for job, event in zip(jobs, endings, strict=True)
+        for job, event in zip(jobs, reported, strict=True)
         # The end of a message's own job is not reported: that would never end.
         if job is not None and job.task != task.name
         for hook in hooks
-        if event.at >= hook.created_at and hook.reports(job)
+        if event.at >= hook.created_at
+        and (hook.reports(job) if event.ends else hook.reports_request(job))
     ]
 
 

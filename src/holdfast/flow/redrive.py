@@ -22,10 +22,10 @@ from holdfast.errors import (
 )
 from holdfast.flow.batch import Choose, Sweep, carry_out
 from holdfast.flow.command import perform
-from holdfast.flow.command_spec import KINDS
 from holdfast.flow.upload import name_upload_again
 from holdfast.ids import mint_id
 from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.command_spec import KINDS
 from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.history import REDRIVES
 from holdfast.lifecycle.holds import upload_hold
@@ -243,9 +243,10 @@ async def _decide_successor(
         text = f"the request of job {job.public_id} is erased; submit a new job"
         raise Refused(text, code="body_erased", job_id=job.public_id)
     line = await decide_succession(store, job, made, from_start=terms.from_start)
-    waiting: dict[str, Any] = {"admitted": was_admitted(first)}
+    # What a policy decided about the first is decided again: this is a new job.
+    waiting: dict[str, Any] = {"admitted": was_admitted(first) or first.facts.rules is not None}
     if made.files_id is not None:
-        waiting = {"admitted": False, "held_by": upload_hold(made.files_id)}
+        waiting = {"admitted": False, "holds": (upload_hold(made.files_id),)}
     new = linked(
         job,
         # A compensation that failed is to undo the job, not to do it: it stays a compensation,

@@ -17,7 +17,9 @@ from msgspec.structs import replace
 
 from holdfast.durations import Span, WrittenSpan
 from holdfast.errors import BadData, about
-from holdfast.flow.command_spec import (
+from holdfast.flow.options import check_fields, read_deadline, read_job_options
+from holdfast.flow.submit import Inherited, JobBuilder, NamedTask, build_submission
+from holdfast.lifecycle.command_spec import (
     DEFAULT_PROFILE,
     KINDS,
     OWN_VARIABLES,
@@ -28,8 +30,6 @@ from holdfast.flow.command_spec import (
     CommandType,
     needed_capabilities,
 )
-from holdfast.flow.options import check_fields, read_deadline, read_job_options
-from holdfast.flow.submit import Inherited, JobBuilder, NamedTask, build_submission
 from holdfast.lifecycle.execution_policy import DEFAULT_POLICY, Policy
 from holdfast.lifecycle.holds import upload_hold
 from holdfast.lifecycle.keys import has_keys
@@ -223,7 +223,7 @@ def decide_command(
         "content": content_digest(asked) if has_keys(asked) else None,
     }
     if waits and wanted.files_id is not None:
-        granted |= {"admitted": False, "held_by": upload_hold(wanted.files_id)}
+        granted |= {"admitted": False, "holds": (upload_hold(wanted.files_id),)}
     return builder.decide(
         NamedTask(wanted.type, queue=QUEUES[wanted.type], elsewhere=False),
         _encode_spec(replace(spec, asked=grant.asked)),

@@ -12,7 +12,7 @@ from msgspec import Struct
 from starlette.datastructures import Headers
 from starlette.requests import Request as HttpRequest
 
-from holdfast.auth.authorization import Caller, Scope
+from holdfast.auth.authorization import LOCAL, Caller, Scope
 from holdfast.errors import BadData, StoreUnavailable, Unauthorized, ValidationError
 from holdfast.http.body_budget import BodyBudget
 from holdfast.http.concurrency import ConcurrencyLimit
@@ -145,6 +145,8 @@ class HttpCall(Struct, frozen=True, kw_only=True):
             tasks=self.server.tasks,
             outside=self.server.outside,
             served=True,
+            role=self.caller.role,
+            token=None if self.caller.token == LOCAL else self.caller.token,
         )
 
     def _workers(self) -> WorkerProtocol:

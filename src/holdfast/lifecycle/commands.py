@@ -48,22 +48,57 @@ class Admit(Command, frozen=True, kw_only=True):
     """See `Facts.rules`."""
     lifts: str | None = None
     """The hold that is over with its admission."""
+    verdict: str | None = None
+    decided_by: str | None = None
+    """See `Facts.decided_by`."""
+    policy: Policy | None = None
+    """The terms that the decision limits the job to."""
+
+
+DENIED = "denied"
+"""The error code of a job that a rule denied."""
+DENIED_BY_PERSON = "denied_by_person"
+"""The error code of a job that a person denied who was asked to approve it."""
+APPROVAL_EXPIRED = "approval_expired"
+"""The error code of a job that nobody approved in time."""
 
 
 class Deny(Command, frozen=True, kw_only=True):
-    """Refuse a job by policy."""
+    """Refuse a job: by policy, or by a person who was asked to approve it."""
 
     operation = Operation.DENY
     rule: str
     rules: str | None = None
+    error_code: str = DENIED
+    decided_by: str | None = None
     body: bytes | None = None
 
 
+class Approve(Command, frozen=True, kw_only=True):
+    """Lift one of the approvals that a job awaits."""
+
+    operation = Operation.APPROVE
+    hold: str
+    approved: str | None = None
+    """The digest of the request that the person saw."""
+    as_of: int | None = None
+
+
 class Hold(Command, frozen=True, kw_only=True):
-    """Keep a job from being claimed, under a named hold."""
+    """Keep a job from being claimed, under a named hold; the scheduler may place several at once.
+
+    Where a decision on a pending job places them, `lifts` is the hold that awaited the decision.
+    """
 
     operation = Operation.HOLD
     hold: str
+    holds: tuple[str, ...] = ()
+    """More of them."""
+    lifts: str | None = None
+    rule: str | None = None
+    rules: str | None = None
+    verdict: str | None = None
+    decided_by: str | None = None
 
 
 class Unhold(Command, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from holdfast.lifecycle.record import (
     UNCONFIRMED,
     Created,
     Event,
+    Facts,
     Job,
     LoggedEvent,
     Record,
@@ -57,7 +58,7 @@ def born(event: Event[T]) -> Record[T]:
         state=event.to_state,
         rev=event.rev,
         run_at=event.run_at,
-        held_by=(event.facts.held,) if event.facts.held else (),
+        held_by=event.facts.holds,
         updated_at=event.at,
     )
 
@@ -170,10 +171,8 @@ def _apply_facts(record: Record[T], event: Event[T], changes: dict[str, Any]) ->
     for fact, column in _COPIED:
         if (value := getattr(facts, fact)) is not None:
             changes[column] = value
-    if facts.held is not None:
-        changes["held_by"] = tuple(sorted({*record.held_by, facts.held}))
-    if facts.unheld is not None:
-        changes["held_by"] = tuple(hold for hold in record.held_by if hold != facts.unheld)
+    if facts.held is not None or facts.unheld is not None:
+        changes["held_by"] = _holds(record, facts)
     if facts.signal is not None or facts.consumed is not None:
         changes["signals"] = _signals(record, event)
     if facts.kill == UNCONFIRMED and record.owner is not None:
@@ -182,6 +181,11 @@ def _apply_facts(record: Record[T], event: Event[T], changes: dict[str, Any]) ->
         changes["late_results"] = (*record.late_results, facts.late)
     if changes["state"] in TERMINAL and record.state not in TERMINAL:
         changes.update(exit_code=facts.exit_code, result_ptr=facts.result_ptr)
+
+
+def _holds(record: Record[T], facts: Facts) -> tuple[str, ...]:
+    placed = set() if facts.held is None else {facts.held, *facts.holds}
+    return tuple(sorted({*record.held_by, *placed} - {facts.unheld}))
 
 
 def _signals(record: Record[T], event: Event[T]) -> tuple[Signal, ...]:

@@ -84,6 +84,9 @@ def _requested_facts(command: Command) -> list[tuple[str, Any]]:
             return [("held", hold)]
         case c.Unhold(hold=hold):
             return [("unheld", hold)]
+        case c.Approve(approved=approved):
+            # Not the hold: a repetition may name the next one, and the first counts.
+            return [("approved", approved)]
         case c.RequestCancel(mode=mode):
             return [("cancel", mode)]
         case c.CorrectTerms(policy=policy):

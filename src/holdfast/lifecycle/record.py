@@ -218,6 +218,8 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     failures: int | None = None
     releases: int | None = None
     held: str | None = None
+    holds: tuple[str, ...] = ()
+    """The holds that a job is born under, sorted; `held` is one that is placed later."""
     unheld: str | None = None
     cancel: CancelMode | None = None
     kill: str | None = None
@@ -245,6 +247,14 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     rule: str | None = None
     rules: str | None = None
     """The digest of all rules that the decision was made by."""
+    verdict: str | None = None
+    """What the rules decided at the birth of the job."""
+    asked: dict[str, int | float | str | None] | None = None
+    """What was asked for where the rules limited it, by the name of the limit."""
+    decided_by: str | None = None
+    """Who decided, where it was not the rules alone: an external kernel, or its failure."""
+    approved: str | None = None
+    """The digest of the request that a person has approved."""
     worker: str | None = None
     """Who ran it, where that is not the owner (A9)."""
     log: KeptOutput | None = None

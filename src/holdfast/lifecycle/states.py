@@ -106,6 +106,7 @@ class EventType(Coded):
     CLEANED = ("job_cleaned", 33)
     STEP_FAILED = ("step_failed", 34)
     TERMS_CORRECTED = ("job_terms_corrected", 35)
+    APPROVED = ("job_approved", 36)
 
 
 class Role(Word):
@@ -128,6 +129,7 @@ class Operation(Word):
     SUBMIT = "submit"
     ADMIT = "admit"
     DENY = "deny"
+    APPROVE = "approve"
     HOLD = "hold"
     UNHOLD = "unhold"
     RESCHEDULE = "reschedule"

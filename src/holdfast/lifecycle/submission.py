@@ -36,6 +36,8 @@ from holdfast.lifecycle.times import NOW, Time
 
 NEEDS_LIMIT = 100
 """How many capabilities a job may ask for: every claim compares them with the worker's."""
+HOLDS_LIMIT = 100
+"""How many holds a job may be born under."""
 
 
 class Submission(Struct, frozen=True, kw_only=True):
@@ -56,7 +58,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     run_at: Time = NOW
     deadline_at: Time | None = None
     admitted: bool = True
-    held_by: str | None = None
+    holds: tuple[str, ...] = ()
+    """What keeps it from being claimed until each is lifted."""
     job_id: str | None = None
     request_id: str | None = None
     client_job_id: str | None = None
@@ -126,6 +129,15 @@ def _check_needs(needs: frozenset[str], what: str) -> None:
         check_text(need, f"a capability in {what}", limit=200)
 
 
+def _check_holds(holds: tuple[str, ...], what: str) -> None:
+    if type(holds) is not tuple:
+        raise BadData(f"{what} must be a tuple of text, not {type(holds).__name__}")
+    if len(holds) > HOLDS_LIMIT:
+        raise BadData(f"{what} has {len(holds):,} names; the limit is {HOLDS_LIMIT}")
+    for hold in holds:
+        check_text(hold, f"a name in {what}")
+
+
 def _check_policy(policy: Policy, what: str) -> None:
     if type(policy) is not Policy:
         raise BadData(f"{what} must be a Policy, not {type(policy).__name__}")
@@ -151,7 +163,6 @@ def _check_flag(value: bool, what: str) -> None:
 
 _ALWAYS = object()
 _TEXTS = (
-    "held_by",
     "job_id",
     "request_id",
     "client_job_id",
@@ -170,6 +181,7 @@ _CHECKS: tuple[tuple[str, Any, Callable[[Any, str], object]], ...] = (
     *((name, None, check_text) for name in _TEXTS),
     ("task_version", None, check_version),
     ("needs", frozenset(), _check_needs),
+    ("holds", (), _check_holds),
     ("labels", _ALWAYS, _check_map),
     ("env", _ALWAYS, _check_map),
     ("policy", DEFAULT_POLICY, _check_policy),

@@ -128,6 +128,7 @@ def _build_plain_job(  # noqa: PLR0917  what it is looked up by
 def _submit_any(submission: Submission, actor: Actor) -> NewJob:
     body = sound_body(submission.body, "body")
     keys = keys_of(submission)
+    holds = tuple(sorted(set(submission.holds)))
     made = Created(
         **dict(zip(_FIXED, _fixed(submission), strict=True)),
         key_kinds=key_kinds(submission),
@@ -148,7 +149,7 @@ def _submit_any(submission: Submission, actor: Actor) -> NewJob:
         deadline_at=submission.deadline_at,
         correlation_id=submission.correlation_id,
         created=made,
-        facts=Facts(held=submission.held_by) if submission.held_by else NO_FACTS,
+        facts=Facts(holds=holds) if holds else NO_FACTS,
         body=body,
         digest=digest(body),
     )

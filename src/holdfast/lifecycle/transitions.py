@@ -90,6 +90,10 @@ TABLE: tuple[Row, ...] = (
     _row(_O.DENY, {_S.PENDING, _S.QUEUED}, _S.DENIED, {_R.SCHEDULER}, _E.DENIED,
          repeats=_BY_STATE,
          effect="error; only while attempt is 0; losing to a claim becomes request_cancel"),
+    _row(_O.DENY, {_S.PENDING}, _S.DENIED, {_R.CONTROL}, _E.DENIED,
+         repeats=_BY_STATE, effect="error; only what awaits an approval"),
+    _row(_O.APPROVE, {_S.PENDING}, None, {_R.CONTROL}, _E.APPROVED,
+         repeats=_BY_REQUEST, effect="lifts one approval of those that it awaits"),
     _row(_O.HOLD, HOLDABLE, None, {_R.SCHEDULER, _R.CONTROL}, _E.HELD,
          repeats=_BY_REQUEST, effect="held_by"),
     _row(_O.UNHOLD, HOLDABLE, None, {_R.SCHEDULER, _R.CONTROL}, _E.UNHELD,
@@ -265,26 +269,35 @@ def moves() -> frozenset[tuple[State, State]]:
 
 
 FOLDABLE = _events(row for row in TABLE if row.folds)
-"""The events that may share one row update; beside these only a signal and its resume."""
+"""The events that may share one row update, in any order; beside these only `_PAIRS`."""
+_PAIRS = frozenset(
+    {
+        (EventType.SIGNAL_RECEIVED, EventType.WAIT_COMPLETED),
+        (EventType.APPROVED, EventType.ADMITTED),
+        (EventType.UNHELD, EventType.ADMITTED),
+    }
+)
+"""A signal and its resume; the last approval, or a lifted hold, and the admission behind it."""
 
 
 def may_follow(before: EventType, after: EventType) -> bool:
     """Return whether two events of one job may share a row update, one right behind the other."""
     if before in FOLDABLE and after in FOLDABLE:
         return True
-    return before is EventType.SIGNAL_RECEIVED and after is EventType.WAIT_COMPLETED
+    return (before, after) in _PAIRS
 
 
 def paths() -> frozenset[tuple[State, State]]:
     """Return every (from, to) that a fold of two or more events may make in one row update.
 
-    An owner may fold start, step, progress, wait and an ending; control may fold signal + resume.
+    An owner may fold start, step, progress, wait and an ending; control may fold signal + resume,
+    and approve or unhold + admit.
     """
     steps = {(source, row.targets(source)) for row in TABLE if row.folds for source in row.sources}
     reached = set(_compose(steps, steps))
     while (more := reached | set(_compose(reached, steps))) != reached:
         reached = more
-    return frozenset(reached | {(State.WAITING, State.QUEUED)})
+    return frozenset(reached | {(State.WAITING, State.QUEUED), (State.PENDING, State.QUEUED)})
 
 
 def _compose(

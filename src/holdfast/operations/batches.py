@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, StoreBroken, StoreError, StoreFull, StoreUnavailable
+from holdfast.flow.deny import settle_denied
 from holdfast.ids import mint_request
 from holdfast.lifecycle.record import Change, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.states import EventType
@@ -28,6 +29,8 @@ from holdfast.ports.store import Store
 
 T = TypeVar("T")
 A = TypeVar("A")
+SETTLER = "door"
+"""The actor that ends what a rule denied at its birth."""
 BATCH_ITEMS = 500
 BATCH_BYTES = 4 * 1024 * 1024
 """Bytes of bodies in one batch; a single body may be larger."""
@@ -305,6 +308,10 @@ class BatchedStore:
         After StoreUnavailable it is unknown whether the jobs exist. Their ids are set before, so
         that a caller can submit the same jobs again and each is made once.
         """
+        outcomes = await self._submit(jobs)
+        return await settle_denied(self._store, outcomes, SETTLER)
+
+    async def _submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
         keyed = [job for job in jobs if job.keys]
         if not keyed:
             return await self._submits.send_many(jobs)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.errors import Refused, about
+from holdfast.auth.authorization import SCOPES, Scope
+from holdfast.errors import Forbidden, Refused, about
 from holdfast.flow.cancel import cancel
 from holdfast.flow.hold import hold, reschedule, unhold
 from holdfast.flow.options import read_due_time
 from holdfast.flow.signal import resolve, signal
+from holdfast.lifecycle.holds import PERSON_HOLD
 from holdfast.lifecycle.payload import check_body
 from holdfast.lifecycle.record import Job
 from holdfast.operations import requests as q
@@ -69,9 +71,18 @@ async def resolve_step(scope: CallerScope, request: q.ResolveStep) -> Job:
 async def hold_job(scope: CallerScope, request: q.HoldJob | q.UnholdJob) -> Job:
     id_ = await scope.id_of(request.job)
     act = hold if isinstance(request, q.HoldJob) else unhold
+    _check_hold(scope, request.hold)
     return await act(
         scope.store, id_, scope.control, request.hold, reason=request.reason, **_terms(request)
     )
+
+
+def _check_hold(scope: CallerScope, hold: str) -> None:
+    """Refuse a submitter who would lift what a rule holds until a person has looked at it."""
+    if hold.startswith(PERSON_HOLD) and Scope.APPROVE not in SCOPES[scope.role]:
+        raise Forbidden(
+            f"role {scope.role.value!r} lacks scope 'approve', which hold {hold!r} needs"
+        )
 
 
 async def reschedule_job(scope: CallerScope, request: q.RescheduleJob) -> Job:

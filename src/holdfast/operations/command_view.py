@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.durations import instant
-from holdfast.flow.command_spec import DEFAULT_PROFILE, KINDS, CommandSpec
+from holdfast.lifecycle.command_spec import DEFAULT_PROFILE, KINDS, CommandSpec
 from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.times import SECOND
 

@@ -39,6 +39,8 @@ PROBLEM_KINDS: dict[type[e.HoldfastError], Shown] = {
     e.NoSuchJob: (404, "No such job", "check the id, and that the token is of the job's tenant"),
     e.NoSuchToken: (404, "No such token", "list the tokens that this one may manage"),
     e.NoSuchWebhook: (404, "No such webhook", "list the webhooks of the token's tenant"),
+    e.NoSuchPolicy: (404, "No such policy", "list the policies that were applied"),
+    e.BadPolicy: (422, "Invalid policy", "fix the line named in `detail`"),
     e.AddressBlocked: (422, "Not a public address", "use a public address"),
     e.TooSlow: (408, "Too slow", "send the whole body at once; nothing was written"),
     e.UploadTooLarge: (413, "Upload too large", "send less; see `holdfast limits`"),

@@ -22,6 +22,13 @@ from holdfast.flow.redrive import Settled
 from holdfast.flow.submit_command import WantedCommand
 from holdfast.lifecycle.record import Job, JobId
 from holdfast.lifecycle.states import EventType, Letter, State
+from holdfast.operations.policy_view import (
+    JobPolicy,
+    PolicyBookView,
+    PolicyHistory,
+    RequestedApprovals,
+    WantedPolicy,
+)
 from holdfast.operations.request import InHeader, R_co, Request, StreamedBody, WholeBody
 from holdfast.operations.upload_view import UploadList, UploadView
 from holdfast.operations.views import (
@@ -392,6 +399,71 @@ class RescheduleJob(ChangeJob, frozen=True, kw_only=True):
     delay: WrittenSpan | None = None
     run_at: datetime | None = None
     reason: str | None = None
+
+
+class ListApprovals(Request[RequestedApprovals], frozen=True, kw_only=True):
+    """List jobs that await the approval of people, by rule, the oldest first.
+
+    A page looks at a bounded number of jobs: it may be short, or empty, and still have a `next`.
+    """
+
+    path, scope, group = "/v1/approvals", Scope.READ, "approvals"
+    reply = RequestedApprovals
+    after: Annotated[str, Meta(min_length=1, max_length=400)] | None = None
+    limit: Thousand = 100
+
+
+class ApproveJob(ChangeJob, frozen=True, kw_only=True):
+    """Approve a job that awaits it; the last approval admits it.
+
+    Refused for who submitted it, or a job that it descends from, and for who has approved it.
+    """
+
+    path, body_name = "/v1/jobs/{job}/approve", "Approving"
+    scope, group = Scope.APPROVE, "approvals"
+    reason: str | None = None
+
+
+class DenyJob(ChangeJob, frozen=True, kw_only=True):
+    """Deny a job that awaits an approval: it ends, and does not run."""
+
+    path, body_name = "/v1/jobs/{job}/deny", "Denying"
+    scope, group = Scope.APPROVE, "approvals"
+    reason: str | None = None
+
+
+class ExplainPolicy(ReadJob[JobPolicy], frozen=True, kw_only=True):
+    """Read what was decided on a job, and how each rule of the policy sees it."""
+
+    path, group = "/v1/jobs/{job}/policy", "policy"
+    reply = JobPolicy
+
+
+class GetPolicy(Request[PolicyBookView], frozen=True, kw_only=True):
+    """Read the policy that is applied, or the one with a digest."""
+
+    path, scope, group = "/v1/policy", Scope.READ, "policy"
+    reply, for_tenant = PolicyBookView, False
+    digest: Annotated[str, Meta(pattern="^[0-9a-f]{1,64}$")] | None = None
+
+
+class ListPolicies(Request[PolicyHistory], frozen=True, kw_only=True):
+    """List which policy was applied or removed when, newest first."""
+
+    path, scope, group = "/v1/policy/history", Scope.READ, "policy"
+    reply, for_tenant = PolicyHistory, False
+    limit: Thousand = 100
+
+
+class ApplyPolicy(Request[PolicyBookView], frozen=True, kw_only=True):
+    """Apply a policy: from then on every new job is judged by it. `text: null` removes it.
+
+    Applying the same again changes nothing.
+    """
+
+    method, path, scope, group = "PUT", "/v1/policy", Scope.POLICY, "policy"
+    reply, for_tenant = PolicyBookView, False
+    policy: Annotated[WantedPolicy, WholeBody()]
 
 
 class FilterLetters(Request[R_co], frozen=True, kw_only=True):

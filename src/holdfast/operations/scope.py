@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 from uuid import UUID
 
+from holdfast.auth.tokens import TokenRole
 from holdfast.errors import BadData, Forbidden, NoSuchJob
 from holdfast.flow.submit import JobBuilder, KnownTask
 from holdfast.lifecycle.payload import check_text
@@ -35,6 +36,8 @@ class CallerScope:
         outside: Outside | None = None,
         served: bool = False,
         names_tenant: bool = False,
+        role: TokenRole = TokenRole.ADMIN,
+        token: str | None = None,
     ) -> None:
         """Act as `name` for a tenant and in some queues; None acts for all.
 
@@ -42,7 +45,8 @@ class CallerScope:
         `awaited` is called for each job that the caller starts to wait for. `outside` refuses
         webhooks whose address is not public. What is `served` is written out for a client: a list
         examines a bounded number of jobs, and bodies of events stay JSON text. `names_tenant`: so
-        does the error about a job that is not there.
+        does the error about a job that is not there. `role` and `token` are those of the caller's
+        token; without one it is a program on this machine, which may do everything.
         """
         self.session = session
         self.store = session.store
@@ -55,6 +59,8 @@ class CallerScope:
         self.outside = outside
         self.served = served
         self.names_tenant = names_tenant
+        self.role = role
+        self.token = token
 
     async def get(self, job: Which) -> Job:
         """Read a job; raise NoSuchJob if there is none that the caller may see."""

@@ -11,8 +11,16 @@ from msgspec.structs import replace
 from holdfast.durations import Span, span_seconds
 from holdfast.errors import ResultTimeout
 from holdfast.lifecycle.record import Job
+from holdfast.operations.policy_view import RequestedApproval
 from holdfast.operations.request import Operations
-from holdfast.operations.requests import GetHistory, GetJob, GetResult, ListJobs, Which
+from holdfast.operations.requests import (
+    GetHistory,
+    GetJob,
+    GetResult,
+    ListApprovals,
+    ListJobs,
+    Which,
+)
 from holdfast.operations.views import JobOutcome
 from holdfast.queries.history import ReadEvent
 from holdfast.queries.outcomes import find_next_try
@@ -39,6 +47,22 @@ async def list_all(
         if page.next is None:
             return
         request = replace(request, before=page.next)
+
+
+async def list_all_approvals(
+    operations: Operations, request: ListApprovals, limit: int | None
+) -> AsyncIterator[RequestedApproval]:
+    """Go through the jobs that await approvals, page by page; None goes through all."""
+    left = limit
+    while left is None or left > 0:
+        size = PAGE if left is None else min(left, PAGE)
+        page = await operations.do(replace(request, limit=size))
+        for one in page.approvals:
+            yield one
+        left = None if left is None else left - len(page.approvals)
+        if page.next is None:
+            return
+        request = replace(request, after=page.next)
 
 
 async def read_history(operations: Operations, job: Which) -> list[ReadEvent]:

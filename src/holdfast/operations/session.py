@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from holdfast.errors import BlobsUnavailable
 from holdfast.operations.batches import BatchedStore
@@ -20,8 +21,17 @@ FINALIZES = 4
 class StoreSession:
     """One store on one loop. It opens when first used, and closes at the latest with its loop."""
 
-    def __init__(self, store: Store, *, open_blobs: OpenBlobs | None = None) -> None:
-        """Use a store; `open_blobs` opens the place of its logs, artifacts and uploads."""
+    def __init__(
+        self,
+        store: Store,
+        *,
+        open_blobs: OpenBlobs | None = None,
+        around: Callable[[Store], AbstractAsyncContextManager[None]] | None = None,
+    ) -> None:
+        """Use a store; `open_blobs` opens the place of its logs, artifacts and uploads.
+
+        `around` is entered once the store is open, before anything else uses it.
+        """
         self.store = store
         self.batched = BatchedStore(store)
         self.watcher = JobWatcher(store)
@@ -33,6 +43,7 @@ class StoreSession:
         self.users = 0
         """How many `async with` blocks hold it."""
         self._open_blobs = open_blobs
+        self._around = around
         self._blobs: Blobs | None = None
         self._blobs_lock = asyncio.Lock()
         self._command_logs: CommandLogs | None = None
@@ -85,9 +96,10 @@ class StoreSession:
         # A generator, because a loop that ends closes those that it has started: so an app that is
         # used without `async with` leaves no database open.
         await self.store.open()
-        self.is_open = True
         try:
-            yield
+            async with nullcontext() if self._around is None else self._around(self.store):
+                self.is_open = True
+                yield
         finally:
             self.is_open = False
             await self.store.close()

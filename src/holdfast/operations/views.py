@@ -15,6 +15,7 @@ from holdfast.durations import Instant, instant, micros, span_micros, span_text
 from holdfast.errors import BadData
 from holdfast.lifecycle.dialects.vocabularies import DIALECTS
 from holdfast.lifecycle.execution_policy import DEFAULT_POLICY, POLICY_SPANS, Policy
+from holdfast.lifecycle.holds import expires_at, next_approval
 from holdfast.lifecycle.record import Job, JobId, Record, Signal
 from holdfast.lifecycle.states import (
     SUCCESSFUL,
@@ -81,6 +82,25 @@ def _policy_view(policy: Policy) -> PolicyView:
     return PolicyView(**terms | {name: span_text(one) for name, one in spans.items()})
 
 
+class MissingApproval(Struct, frozen=True, kw_only=True):
+    """The approvals that a job still awaits."""
+
+    rule: str
+    """The rule that asks for them."""
+    missing: int
+    """How many people still have to approve it."""
+    expires_at: Instant | None
+
+    @classmethod
+    def of(cls, job: Job) -> MissingApproval | None:
+        """Show what a job awaits; None if it awaits no approval."""
+        awaited = next_approval(job) if job.held_by else None
+        if awaited is None:
+            return None
+        hold = awaited[1]
+        return cls(rule=hold.rule, missing=hold.slot, expires_at=_date(expires_at(job, hold)))
+
+
 class JobView(Struct, frozen=True, kw_only=True):
     """A job. `id` is its public id: the id that its submitter gave, else the internal one."""
 
@@ -130,6 +150,8 @@ class JobView(Struct, frozen=True, kw_only=True):
     step_index: int | None
     cpus: int | None
     memory_mb: int | None
+    approval: MissingApproval | None = None
+    """Set while people have to approve it; `/policy` of the job shows all that was decided."""
 
     @classmethod
     def of(cls, job: Job) -> JobView:
@@ -143,6 +165,7 @@ class JobView(Struct, frozen=True, kw_only=True):
             signals=tuple(one.name for one in job.signals),
             signal_revs=tuple(one.rev for one in job.signals),
             pending_signals=job.pending_signals,
+            approval=MissingApproval.of(job),
             **plain,
             **dates,
         )
@@ -510,7 +533,10 @@ class FeedPage(Struct, frozen=True, kw_only=True):
     next: str
 
 
-_APART = ("id", "internal_id", "needs", "policy", "signals", "signal_revs", "pending_signals")
+_APART = (
+    *("id", "internal_id", "needs", "policy", "approval"),
+    *("signals", "signal_revs", "pending_signals"),
+)
 _TIMES = tuple(name for name in JobView.__struct_fields__ if name.endswith("_at"))
 _SAME = tuple(name for name in JobView.__struct_fields__ if name not in (*_APART, *_TIMES))
 

@@ -1,7 +1,7 @@
 """The port to what lies beside the ledger: queues, workers, logs, tokens, webhooks, limits, …
 
-Nothing here is part of a job's history, and except for a paused queue nothing that decides depends
-on it.
+Nothing here is part of a job's history. Except for a paused queue and the applied policy, nothing
+that decides depends on it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from holdfast.lifecycle.record import JobId
 from holdfast.lifecycle.terms import TaskTerms
 from holdfast.ports.models import (
     Announcement,
+    AppliedPolicy,
     Limits,
     LogEntry,
     LogLine,
     NewToken,
     NewWebhook,
+    PolicyEvent,
     QueueEvent,
     QueueStatus,
     Token,
@@ -27,7 +29,7 @@ from holdfast.ports.models import (
 
 
 class Directory(Protocol):
-    """Queues, workers, logs, tokens, webhooks, cursors, notes, limits and published terms."""
+    """Queues, workers, logs, tokens, webhooks, policies, cursors, limits and published terms."""
 
     async def pause(
         self, queue: str, *, actor: str, reason: str | None = None, request_id: str | None = None
@@ -117,6 +119,28 @@ class Directory(Protocol):
 
     async def remove_webhook(self, id: str, *, tenant: str, actor: str) -> Webhook | None:
         """End a webhook and forget its secret; the first who did stays its remover."""
+
+    async def policy(self) -> AppliedPolicy | None:
+        """Read the rules that are applied; None if there are none, and so nothing is judged."""
+
+    async def policy_book(self, digest: str) -> AppliedPolicy | None:
+        """Read rules that are, or were, applied: those that judged a job are never forgotten."""
+
+    async def policy_books(self, *, limit: int = 100) -> list[AppliedPolicy]:
+        """List all rules that were ever applied, those applied last first."""
+
+    async def policy_events(self, *, limit: int = 100) -> list[PolicyEvent]:
+        """Read the ledger of policies, newest first."""
+
+    async def apply_policy(
+        self, body: str | None, *, actor: str, reason: str | None = None
+    ) -> AppliedPolicy | None:
+        """Apply rules, or with None remove those that are applied; return what is applied now.
+
+        Once this returns, no job enters a queue that these rules have not judged, by whomever it
+        was submitted. BadPolicy for rules that cannot be read: then those before stay. Repeating
+        is success, and enters nothing.
+        """
 
     async def cursor(self, name: str) -> str | None:
         """Read how far a follower of the tail has come; None if it has not started."""

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from holdfast.errors import JobBusy
 from holdfast.lifecycle.clock import ClockStep
+from holdfast.lifecycle.holds import UNADMITTED
 from holdfast.lifecycle.record import (
     PENDING_SIGNALS,
     Change,
@@ -390,6 +391,26 @@ class Token(Struct, frozen=True, kw_only=True):
     revoked_by: str | None
 
 
+class AppliedPolicy(Struct, frozen=True, kw_only=True):
+    """Rules that are, or were, applied: their text, and when and by whom that was last done."""
+
+    digest: str
+    body: str
+    applied_at: int
+    applied_by: str
+    reason: str | None
+
+
+class PolicyEvent(Struct, frozen=True, kw_only=True):
+    """An entry in the ledger of policies: `applied` or `removed`."""
+
+    type: str
+    digest: str | None
+    at: int
+    actor: str
+    reason: str | None
+
+
 class NewWebhook(Struct, frozen=True, kw_only=True):
     """A webhook to be kept: where to report the ends of which jobs."""
 
@@ -431,10 +452,21 @@ class Webhook(Struct, frozen=True, kw_only=True):
 
     def reports(self, job: Job) -> bool:
         """Return whether it is called when this job ends."""
+        return self._is_about(job) and (self.states is None or job.state in self.states)
+
+    def reports_request(self, job: Job) -> bool:
+        """Return whether it is called when an approval of this job is requested."""
+        return self._is_about(job) and self.receives_requests
+
+    @property
+    def receives_requests(self) -> bool:
+        """Whether it is called when approvals are requested: by the state that jobs are in then."""
+        return self.states is not None and self.states >= UNADMITTED
+
+    def _is_about(self, job: Job) -> bool:
         return (
             self.removed_at is None
             and job.tenant == self.tenant
-            and (self.states is None or job.state in self.states)
             and self.queue in (None, job.queue)
             and self.task in (None, job.task)
         )

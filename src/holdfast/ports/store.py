@@ -168,6 +168,14 @@ class Ledger(Jobs, Protocol):
         Not what is set aside. However many other jobs there are, they are not read.
         """
 
+    async def hold_names(
+        self, prefix: str, *, after: str | None = None, limit: int = 100
+    ) -> list[str]:
+        """List the names of holds that start with a prefix and that jobs have, after a name.
+
+        However many jobs have them, those are not read.
+        """
+
     async def pending(self, *, after: JobId | None = None, limit: int = 500) -> list[Job]:
         """List jobs that are not admitted to their queue yet, by id after one, like `held`."""
 

@@ -9,12 +9,19 @@ import logging
 from collections.abc import Callable, Sequence
 
 from holdfast.errors import HoldfastError
-from holdfast.flow.admit import admit_pending
+from holdfast.flow.admit import (
+    AdmitSweep,
+    admit_pending,
+    decide_held,
+    deny_held,
+    expire_approvals,
+)
 from holdfast.flow.families import FamilySweep, tend, tend_ignoring_marks
 from holdfast.flow.recover import Swept, sweep
 from holdfast.ids import jitter as random_jitter
 from holdfast.lifecycle.record import Actor, Change, JobId
 from holdfast.lifecycle.states import Role
+from holdfast.ports.kernel import ExternalKernel
 from holdfast.ports.models import LogEntry
 from holdfast.ports.store import Store
 from holdfast.services.loop import Loop
@@ -48,6 +55,7 @@ class Reconciler(Loop):
         tick_seconds: float = TICK_SECONDS,
         on_sweep: Callable[[Swept], None] | None = None,
         meters: Meters | None = None,
+        kernel: ExternalKernel | None = None,
     ) -> None:
         super().__init__(
             "reconciler",
@@ -70,6 +78,9 @@ class Reconciler(Loop):
         """The last family that the slow pass has seen; after a restart it starts from the first."""
         self._admitted_to: JobId | None = None
         """The last pending job that was looked at, if there were more than one pass takes."""
+        self._decided_to: JobId | None = None
+        """The last job that the rules were asked about again, likewise."""
+        self._kernel = kernel
 
     async def _sweep(self) -> float:
         # A sweep that wrote may have left more: sweep again at once.
@@ -119,9 +130,21 @@ class Reconciler(Loop):
             self._note(report)
 
     async def _admit(self) -> None:
-        """Admit pending jobs whose upload is there; end those whose upload is gone."""
-        report = await admit_pending(self._store, self._actor.name, after=self._admitted_to)
+        """Move pending jobs past the gates that let them through, and end those that none will.
+
+        The external kernel comes last: it may let this wait.
+        """
+        store, name = self._store, self._actor.name
+        report = await admit_pending(store, name, after=self._admitted_to)
         self._admitted_to = report.next
+        self._note_admissions(report)
+        self._note_admissions(await deny_held(store, name))
+        self._note_admissions(await expire_approvals(store, name))
+        report = await decide_held(store, name, self._kernel, after=self._decided_to)
+        self._decided_to = report.next
+        self._note_admissions(report)
+
+    def _note_admissions(self, report: AdmitSweep) -> None:
         self.written += report.written
         for id_, problem in report.failed.items():
             log.error("job %s could not be admitted: %s", id_, problem)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -16,15 +17,18 @@ from holdfast.flow.purge import Purged, PurgeTerms
 from holdfast.flow.recover import Swept
 from holdfast.flow.sweep_blobs import BlobSweep
 from holdfast.flow.upload import UploadSweep
-from holdfast.lifecycle.record import JobId
+from holdfast.lifecycle.record import Actor, JobId
+from holdfast.lifecycle.states import Role
 from holdfast.ports.store import Store
+from holdfast.services.external_kernel import HttpKernel
 from holdfast.services.janitor import Janitor
+from holdfast.services.policy_watch import PolicyWatch
 from holdfast.services.reconciler import Reconciler
 from holdfast.services.webhook_delivery import WebhookDelivery
 from holdfast.telemetry import Meters
 from holdfast.webhooks.egress import Outside
 
-UpkeepLoop: TypeAlias = Reconciler | Janitor | WebhookDelivery
+UpkeepLoop: TypeAlias = Reconciler | Janitor | WebhookDelivery | PolicyWatch
 UpkeepReport: TypeAlias = Swept | CleanSweep | Purged | BlobSweep | UploadSweep
 OnReport: TypeAlias = Callable[[UpkeepReport], None]
 
@@ -38,6 +42,8 @@ class Upkeep(Struct, frozen=True, kw_only=True):
     clean: bool = True
     blobs: BlobsPlan | None = None
     """Where logs and artifacts are; None: commands and agents are not cleaned."""
+    policy: Path | None = None
+    """The file of rules that is watched and applied; None: none is."""
     outside: Outside | None = None
     """Where webhooks may lead; None: this process delivers to none."""
 
@@ -51,6 +57,8 @@ class Upkeep(Struct, frozen=True, kw_only=True):
     ) -> list[UpkeepLoop]:
         """Make the loops of one process on one store; delivery opens stores of its own."""
         made: list[UpkeepLoop] = [self._make_reconciler(store, on_report, meters)]
+        if self.policy is not None:
+            made.append(self.make_watch(store, self.policy, meters))
         if self.clean:
             made.append(self._make_janitor(store, on_report, meters))
         if self.outside is not None:
@@ -62,6 +70,8 @@ class Upkeep(Struct, frozen=True, kw_only=True):
 
     async def run_once(self, store: Store, on_report: OnReport) -> dict[str, str]:
         """Do all that is due, once; return the jobs that could not be judged, and why."""
+        if self.policy is not None:
+            await self.make_watch(store, self.policy).apply_now()
         reconciler = self._make_reconciler(store, on_report, None)
         while (report := await reconciler.sweep()).written:
             pass
@@ -74,6 +84,10 @@ class Upkeep(Struct, frozen=True, kw_only=True):
         uploads = (await janitor.expire_all_uploads()).failed
         return {**_by_name(failed), **uploads, **(await janitor.sweep_all_blobs()).failed}
 
+    def make_watch(self, store: Store, path: Path, meters: Meters | None = None) -> PolicyWatch:
+        """Make the loop that applies a file of rules."""
+        return PolicyWatch(store, path, Actor(Role.CONTROL, process_name()), meters=meters)
+
     def _make_reconciler(
         self, store: Store, on_report: OnReport | None, meters: Meters | None
     ) -> Reconciler:
@@ -83,6 +97,7 @@ class Upkeep(Struct, frozen=True, kw_only=True):
             tick_seconds=self.tick_seconds,
             on_sweep=on_report,
             meters=meters,
+            kernel=HttpKernel(),
         )
 
     def _make_janitor(

@@ -13,8 +13,9 @@ from uuid import UUID
 
 from holdfast import __version__
 from holdfast.errors import PermanentError, Undelivered
-from holdfast.flow.notify import DeliveryRequest, Notified, notify
+from holdfast.flow.notify import DeliveryRequest, Notified, is_reported, notify
 from holdfast.flow.options import Backoff
+from holdfast.flow.policy_book import find_book, find_reason
 from holdfast.flow.submit import KnownTask
 from holdfast.lifecycle.record import Actor, Job, JobId, LoggedEvent
 from holdfast.lifecycle.states import TERMINAL, Kind, Role
@@ -27,7 +28,7 @@ from holdfast.tasks.context import Context
 from holdfast.tasks.tasks import TaskSet, make_task
 from holdfast.telemetry import Meters
 from holdfast.webhooks.egress import Outside, Reply
-from holdfast.webhooks.registry import QUEUE, TASK, write_message
+from holdfast.webhooks.registry import QUEUE, TASK, write_message, write_request_message
 from holdfast.webhooks.signature import sign_headers
 from holdfast.worker.worker import Worker
 
@@ -170,16 +171,17 @@ class MessageSender:
     async def send(self, request: DeliveryRequest, tenant: str) -> dict[str, Any]:
         """Send the message that a delivery job of `tenant` carries.
 
-        The job that ended and the webhook must both be that tenant's. The message is made from
-        the ledger, not from the delivery job, so that no caller can have a false message signed.
+        The job that it is about and the webhook must both be that tenant's. The message is made
+        from the ledger, not from the delivery job, so that no caller can have a false message
+        signed.
         """
-        ended, event = await self._read_ending(request, tenant)
+        job, event = await self._read_event(request, tenant)
         hook = await self._hook(request.webhook, tenant)
         if hook.secret is None:
             return {"skipped": "the webhook was removed"}
-        body = write_message(ended, event)
+        body = await self._write(job, event)
         now = (await self._store.clock()).now
-        id_ = f"msg_{hook.id}_{ended.id.hex}_{request.rev}"
+        id_ = f"msg_{hook.id}_{job.id.hex}_{request.rev}"
         headers = {
             "content-type": "application/json",
             "user-agent": f"holdfast/{__version__}",
@@ -187,12 +189,20 @@ class MessageSender:
         }
         return _judge_reply(await self._outside.post(hook.url, headers, body))
 
+    async def _write(self, job: Job, event: LoggedEvent) -> bytes:
+        if event.ends:
+            return write_message(job, event)
+        [first] = await self._store.events(job.id, limit=1)
+        book = await find_book(self._store, event.facts.rules)
+        reason = event.reason or find_reason(book, event.facts.rule)
+        return write_request_message(job, event, submitter=first.actor, reason=reason)
+
     async def _hook(self, id: str, tenant: str) -> Webhook:
         for hook in await self._store.look_up_webhooks(id, tenant=tenant):
             return hook
         raise PermanentError(f"tenant {tenant!r} has no webhook {id!r}")
 
-    async def _read_ending(self, request: DeliveryRequest, tenant: str) -> tuple[Job, LoggedEvent]:
+    async def _read_event(self, request: DeliveryRequest, tenant: str) -> tuple[Job, LoggedEvent]:
         try:
             id_ = JobId(UUID(request.internal_id))
         except ValueError as error:
@@ -201,8 +211,11 @@ class MessageSender:
         events = await self._store.events(id_, after=request.rev - 1, limit=1)
         # Another tenant's job is answered like one that does not exist: the caller reads this.
         foreign = job is None or job.tenant != tenant
-        if job is None or foreign or not events or not events[0].ends:
-            raise PermanentError(f"job {request.internal_id} did not end at revision {request.rev}")
+        if job is None or foreign or not events or not is_reported(events[0]):
+            raise PermanentError(
+                f"job {request.internal_id} did not end at revision {request.rev}, nor ask for an "
+                "approval"
+            )
         return job, events[0]
 
 

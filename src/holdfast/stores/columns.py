@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 
+from holdfast.admission.book import Book
 from holdfast.lifecycle.execution_policy import Policy, needs_key, policy_key, read_policy
 from holdfast.lifecycle.record import (
     NO_FACTS,
@@ -86,7 +88,20 @@ class StoredCreated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     resumes: Any = None
     lineage: Any = None
     stated: tuple[str, ...] | None = None
-    held: str | None = None
+    holds: tuple[str, ...] = ()
+    verdict: str | None = None
+    rule: str | None = None
+    rules: str | None = None
+    asked: dict[str, int | float | str | None] | None = None
+    decided_by: str | None = None
+
+
+_BIRTH_FACTS = ("holds", "verdict", "rule", "rules", "asked", "decided_by")
+"""The facts that a first event may have."""
+_birth_facts = attrgetter(*_BIRTH_FACTS)
+_CREATED_FIELDS = tuple(
+    name for name in StoredCreated.__struct_fields__ if name not in _BIRTH_FACTS
+)
 
 
 class Known(dict[int, T]):
@@ -120,6 +135,8 @@ class Dictionary:
         self.needs: dict[int, frozenset[str]] = Known({0: frozenset()})
         self.created: dict[str, tuple[Created, Job]] = {}
         self.names = KnownNames()
+        self.books: dict[str, Book] = {}
+        """Applied rules by digest, compiled."""
 
     def find_unknown(self, named: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
         """Return the keys of policies and of needs that were not seen yet."""
@@ -152,7 +169,7 @@ class _Written(msgspec.Struct, frozen=True):
     """The first event's data that was written last."""
 
     made: Created | None = None
-    held: str | None = None
+    facts: Facts = NO_FACTS
     text: str = ""
 
 
@@ -162,15 +179,15 @@ _last = _Written()
 def created_text(event: Event[Any]) -> str:
     """Write the data of a first event."""
     global _last  # noqa: PLW0603  the jobs of a batch mostly ask for the same, and need one text
-    made, held = event.created, event.facts.held
+    made, facts = event.created, event.facts
     assert made is not None
     last = _last
-    if last.made != made or last.held != held:
-        _last = last = _Written(made, held, _created_text(made, held))
+    if last.made != made or (last.facts is not facts and last.facts != facts):
+        _last = last = _Written(made, facts, _created_text(made, facts))
     return last.text
 
 
-def _created_text(made: Created, held: str | None) -> str:
+def _created_text(made: Created, facts: Facts) -> str:
     stored = StoredCreated(
         policy=policy_key(made.policy),
         tenant=made.tenant,
@@ -200,7 +217,7 @@ def _created_text(made: Created, held: str | None) -> str:
         resumes=made.resumes,
         lineage=made.lineage,
         stated=made.stated,
-        held=held,
+        **dict(zip(_BIRTH_FACTS, _birth_facts(facts), strict=True)),
     )
     return _encode(stored).decode()
 
@@ -287,7 +304,7 @@ def read_event(row: Sequence[Any], seen: Dictionary) -> LoggedEvent:
 
 
 def _build_created(stored: StoredCreated, seen: Dictionary) -> tuple[Created, Facts]:
-    values = {name: getattr(stored, name) for name in stored.__struct_fields__ if name != "held"}
+    values = {name: getattr(stored, name) for name in _CREATED_FIELDS}
     values["policy"] = seen.policies[stored.policy]
     values["needs"] = seen.needs[stored.needs]
     values["kind"] = Kind.named(stored.kind)
@@ -297,7 +314,8 @@ def _build_created(stored: StoredCreated, seen: Dictionary) -> tuple[Created, Fa
     for name in ("parent_id", "resumes", "lineage"):
         if values[name] is not None:
             values[name] = UUID(values[name])
-    return Created(**values), Facts(held=stored.held) if stored.held else NO_FACTS
+    facts = Facts(**dict(zip(_BIRTH_FACTS, _birth_facts(stored), strict=True)))
+    return Created(**values), NO_FACTS if facts == NO_FACTS else facts
 
 
 _CREATED_LIMIT = 4096

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.flow.policy_book import compile_book
 from holdfast.ids import mint_secret
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.record import JobId
@@ -12,11 +13,13 @@ from holdfast.ports.models import (
     LOG_LINES,
     WORKER_MEMORY,
     Announcement,
+    AppliedPolicy,
     Limits,
     LogEntry,
     LogLine,
     NewToken,
     NewWebhook,
+    PolicyEvent,
     QueueEvent,
     QueueStatus,
     Token,
@@ -29,12 +32,15 @@ from holdfast.stores.side_tables import (
     NAME_LIMIT,
     NEWEST_TOKEN,
     NEWEST_WEBHOOK,
+    POLICY_BOOKS,
+    POLICY_EVENTS,
     QUEUE_EVENTS,
     QUEUES,
     TERMS_LIMIT,
     TOKENS,
     WEBHOOKS,
     WORKERS,
+    PolicyMove,
     QueueMove,
     check_actor,
     check_id,
@@ -195,6 +201,34 @@ class SharedDirectory(EngineStore):
         key = check_webhook_key((id, tenant))
         await self._write_durably("remove_webhook", *key, check_actor(actor))
         return next(iter(await self.look_up_webhooks(id, tenant=tenant)), None)
+
+    async def policy(self) -> AppliedPolicy | None:
+        """Read the rules that are applied."""
+        return next(map(POLICY_BOOKS.read, await self._session.rows("current_policy")), None)
+
+    async def policy_book(self, digest: str) -> AppliedPolicy | None:
+        """Read rules that are, or were, applied."""
+        return next(map(POLICY_BOOKS.read, await self._session.rows("policy_book", digest)), None)
+
+    async def policy_books(self, *, limit: int = 100) -> list[AppliedPolicy]:
+        """List all rules that were ever applied, those applied last first."""
+        return [POLICY_BOOKS.read(row) for row in await self._session.rows("policy_books", limit)]
+
+    async def policy_events(self, *, limit: int = 100) -> list[PolicyEvent]:
+        """Read the ledger of policies, newest first."""
+        return [POLICY_EVENTS.read(row) for row in await self._session.rows("policy_events", limit)]
+
+    async def apply_policy(
+        self, body: str | None, *, actor: str, reason: str | None = None
+    ) -> AppliedPolicy | None:
+        """Apply rules, or remove those that are applied."""
+        check_actor(actor)
+        if reason is not None:
+            check_text(reason, "reason")
+        digest = None if body is None else compile_book(body).digest
+        await self._apply_policy(PolicyMove(digest=digest, body=body, actor=actor, reason=reason))
+        await self.await_durable()
+        return await self.policy()
 
     async def _write_durably(self, name: str, *parameters: object) -> None:
         """Write; where nothing had to be written, wait until what is there is durable.

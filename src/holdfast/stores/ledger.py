@@ -20,6 +20,9 @@ from holdfast.stores.list_plan import (
 )
 from holdfast.stores.statements import EngineStore, Row
 
+LAST_CHARACTER = chr(0x10FFFF)
+"""Sorts after every character that a name may have."""
+
 
 class SharedLedger(EngineStore):
     """Reads jobs, events and lists of them. Each statement sees a snapshot of its own."""
@@ -44,6 +47,14 @@ class SharedLedger(EngineStore):
         """List jobs under a hold."""
         rows = await self._session.rows("held", hold, after or LOWEST, limit)
         return await self._session.sweep(rows)
+
+    async def hold_names(
+        self, prefix: str, *, after: str | None = None, limit: int = 100
+    ) -> list[str]:
+        """List the names of holds that start with a prefix."""
+        # A prefix that no name has by itself: '' is the hold of what is not admitted.
+        bounds = (prefix, after or "", prefix + LAST_CHARACTER)
+        return [row[0] for row in await self._session.rows("hold_names", *bounds, limit)]
 
     async def pending(self, *, after: JobId | None = None, limit: int = 500) -> list[Job]:
         """List jobs that are not admitted yet."""

@@ -32,6 +32,48 @@ UPDATE meta SET value = $3 WHERE key = $1 AND value = $2 RETURNING key
 -- The time, and when sealing was turned on and off.
 SELECT holdfast_now(), (SELECT value FROM meta WHERE key = 'sealing_log')
 
+-- name: current_policy
+-- The rules that are applied.
+SELECT {{columns.policy_books}} FROM policy_books
+WHERE digest = (SELECT value FROM meta WHERE key = 'policy')
+
+-- name: policy_book
+-- Rules by their digest.
+SELECT {{columns.policy_books}} FROM policy_books WHERE digest = $1
+
+-- name: policy_books
+-- All rules that were ever applied, the newest first.
+SELECT {{columns.policy_books}} FROM policy_books ORDER BY applied_at DESC, digest LIMIT $1
+
+-- name: add_policy_book
+-- Keep rules that are applied, or applied again.
+INSERT INTO policy_books (digest, body, applied_at, applied_by, reason)
+VALUES ($1, $2, holdfast_now(), $3, $4)
+ON CONFLICT (digest) DO UPDATE SET applied_at = excluded.applied_at,
+    applied_by = excluded.applied_by, reason = excluded.reason
+
+-- name: forget_meta
+-- Forget one of what holds for the whole ledger.
+DELETE FROM meta WHERE key = $1 RETURNING value
+
+-- name: policy_event
+-- Enter that rules were applied or removed.
+INSERT INTO policy_events (type, digest, at, actor, reason)
+VALUES ($1, $2, holdfast_now(), $3, $4)
+
+-- name: policy_events
+-- When rules were applied or removed, the newest first.
+SELECT {{columns.policy_events}} FROM policy_events ORDER BY position DESC LIMIT $1
+
+-- name: hold_names
+-- The names of holds in a range, by looking up one after the other: the jobs under each are not read.
+WITH RECURSIVE names(hold) AS (
+    SELECT min(h.hold) FROM holds AS h WHERE h.hold >= $1 AND h.hold > $2 AND h.hold < $3
+    UNION ALL
+    SELECT (SELECT min(h.hold) FROM holds AS h WHERE h.hold > n.hold AND h.hold < $3)
+    FROM names AS n WHERE n.hold IS NOT NULL)
+SELECT n.hold FROM names AS n WHERE n.hold IS NOT NULL LIMIT $4
+
 -- name: policies
 -- Policies by key.
 SELECT id, body FROM policies WHERE id {{any.bigint.1}}

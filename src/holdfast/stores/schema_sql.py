@@ -29,7 +29,7 @@ from holdfast.lifecycle.states import (
     Retention,
     State,
 )
-from holdfast.lifecycle.submission import NEEDS_LIMIT
+from holdfast.lifecycle.submission import HOLDS_LIMIT, NEEDS_LIMIT
 from holdfast.lifecycle.times import HORIZON, LAST_INSTANT
 from holdfast.lifecycle.transitions import REQUESTED, SUBMIT_TARGETS, legal_events, moves, paths
 from holdfast.ports.models import Limits
@@ -38,6 +38,8 @@ from holdfast.stores.columns import JOB_COLUMNS
 LINEAGE = 2**48
 """Positions of a lineage in PostgreSQL's tail (`stores/postgres/lineage.py`): more than a cluster
 has transactions in its life."""
+UNJUDGED = "HFP01"
+"""The SQLSTATE with which PostgreSQL refuses a job that the policy has not judged."""
 FROZEN = (
     "state",
     "attempt",
@@ -287,8 +289,20 @@ def sqlite_requested() -> str:
 
 
 def illegal_terms() -> str:
-    """Write when a job gets other terms although no owner is there to correct them."""
-    return f"NEW.policy <> OLD.policy AND OLD.state <> {State.CLAIMED.code}"
+    """Write when a job gets other terms although no owner corrects them, nor its admission."""
+    admitted = f"OLD.state = {State.PENDING.code} AND NEW.state = {State.QUEUED.code}"
+    corrected = f"OLD.state = {State.CLAIMED.code}"
+    return f"NEW.policy <> OLD.policy AND NOT ({corrected} OR {admitted})"
+
+
+def birth_to_judge() -> str:
+    """Write when a new event is a birth into a queue, which the current rules must have judged."""
+    return f"NEW.rev = 1 AND NEW.to_state = {State.QUEUED.code}"
+
+
+def admission() -> str:
+    """Write when a new event is an admission."""
+    return f"NEW.type = {EventType.ADMITTED.code}"
 
 
 def illegal_birth() -> str:
@@ -361,6 +375,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "body_limit": lambda: str(BODY_LIMIT),
     "digest_size": lambda: str(DIGEST_SIZE),
     "labels_limit": lambda: str(LABELS_LIMIT),
+    "holds_limit": lambda: str(HOLDS_LIMIT),
     "needs_limit": lambda: str(NEEDS_LIMIT),
     "text_limit": lambda: str(TEXT_LIMIT),
     "horizon": lambda: str(HORIZON),
@@ -386,6 +401,9 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "illegal_birth": illegal_birth,
     "illegal_retention": illegal_retention,
     "illegal_terms": illegal_terms,
+    "birth_to_judge": birth_to_judge,
+    "unjudged": lambda: UNJUDGED,
+    "admission": admission,
     "postgres.requested": postgres_requested,
     "sqlite.requested": sqlite_requested,
     "beat_check": beat_check,

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import BadData, HoldfastError, RequestIdReused, about
 from holdfast.lifecycle.execution_policy import faults_text, policy_faults
+from holdfast.lifecycle.holds import UNADMITTED
 from holdfast.lifecycle.payload import check_number, check_text
 from holdfast.lifecycle.record import JobId
 from holdfast.lifecycle.states import TERMINAL, State
@@ -24,9 +25,11 @@ from holdfast.ports.models import (
     HIGHEST_LEVEL,
     LOG_TEXT,
     Announcement,
+    AppliedPolicy,
     LogEntry,
     NewToken,
     NewWebhook,
+    PolicyEvent,
     PurgeEntry,
     QueueEvent,
     QueueStatus,
@@ -88,6 +91,8 @@ TOKENS = SideTable(Token, queues=tuple)
 WEBHOOKS = SideTable(Webhook, states=lambda codes: frozenset(map(State.of, codes)))
 PURGES = SideTable(PurgeEntry)
 UPLOADS = SideTable(Upload)
+POLICY_BOOKS = SideTable(AppliedPolicy)
+POLICY_EVENTS = SideTable(PolicyEvent)
 SIDE_TABLES: dict[str, SideTable[Any]] = {
     "queues": QUEUES,
     "queue_events": QUEUE_EVENTS,
@@ -96,9 +101,20 @@ SIDE_TABLES: dict[str, SideTable[Any]] = {
     "webhooks": WEBHOOKS,
     "purges": PURGES,
     "uploads": UPLOADS,
+    "policy_books": POLICY_BOOKS,
+    "policy_events": POLICY_EVENTS,
 }
 """By the name of the table, for `{{columns.NAME}}` in SQL files."""
 _read_terms = msgspec.json.Decoder(TaskTerms).decode
+
+
+class PolicyMove(msgspec.Struct, frozen=True, kw_only=True):
+    """Rules to be applied, or without a digest those that are to be removed."""
+
+    digest: str | None
+    body: str | None
+    actor: str
+    reason: str | None
 
 
 class QueueMove(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,7 +188,8 @@ def webhook_row(hook: NewWebhook) -> Row:
 
 
 def _webhook_states(states: frozenset[State]) -> str:
-    if not states or not TERMINAL.issuperset(states):
+    # What is not admitted yet stands for approvals that are requested.
+    if not states or not (TERMINAL | UNADMITTED).issuperset(states):
         ends = ", ".join(sorted(TERMINAL))
         raise BadData(f"a webhook reports ends of jobs: its states must be some of {ends}")
     return _json(sorted(state.code for state in states))

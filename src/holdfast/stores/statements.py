@@ -24,7 +24,7 @@ from holdfast.stores.columns import (
     read_job,
 )
 from holdfast.stores.quarantine import UNREADABLE, read_all, read_undamaged
-from holdfast.stores.side_tables import QueueMove
+from holdfast.stores.side_tables import PolicyMove, QueueMove
 from holdfast.stores.versions import Recheck
 
 Row: TypeAlias = Sequence[Any]
@@ -155,6 +155,10 @@ class EngineStore(ABC):
     @abstractmethod
     async def _move_queue(self, move: QueueMove) -> None:
         """Pause or resume a queue, with its entry, in one transaction; repeating is success."""
+
+    @abstractmethod
+    async def _apply_policy(self, move: PolicyMove) -> None:
+        """Apply or remove rules, with the entry and the guard, in one transaction."""
 
     @abstractmethod
     def _read_cursor(self, cursor: str | None) -> object:

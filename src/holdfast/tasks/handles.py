@@ -24,8 +24,10 @@ from holdfast.lifecycle.record import Job, JobId, NewJob
 from holdfast.lifecycle.states import BEATS, TERMINAL, State
 from holdfast.operations.request import Operations, Request
 from holdfast.operations.requests import (
+    ApproveJob,
     AwaitEvents,
     CancelJob,
+    DenyJob,
     GetArtifact,
     GetJob,
     GetProgress,
@@ -158,6 +160,46 @@ class JobHandle(Generic[R_co]):
     async def unhold(self, name: str = OPERATOR_HOLD, *, reason: str | None = None) -> None:
         """Lift the hold of this name; other holds remain."""
         self.record = await self._do(UnholdJob(job=self.record.id, hold=name, reason=reason))
+
+    async def approve(
+        self,
+        *,
+        reason: str | None = None,
+        expected_rev: int | None = None,
+        request_id: str | None = None,
+    ) -> State:
+        """Approve the job, which awaits it, in the name of the app or of the client's token.
+
+        The last approval that it awaits admits it. Refused for who submitted it, or a job that it
+        descends from, and for who has approved it.
+        """
+        self.record = await self._do(
+            ApproveJob(
+                job=self.record.id,
+                reason=reason,
+                expected_rev=expected_rev,
+                request_id=request_id,
+            )
+        )
+        return self.record.state
+
+    async def deny(
+        self,
+        *,
+        reason: str | None = None,
+        expected_rev: int | None = None,
+        request_id: str | None = None,
+    ) -> State:
+        """Deny the job, which awaits an approval: it ends, and does not run."""
+        self.record = await self._do(
+            DenyJob(
+                job=self.record.id,
+                reason=reason,
+                expected_rev=expected_rev,
+                request_id=request_id,
+            )
+        )
+        return self.record.state
 
     async def reschedule(
         self,
@@ -333,6 +375,14 @@ class JobHandle(Generic[R_co]):
     def unhold_sync(self, name: str = OPERATOR_HOLD, *, reason: str | None = None) -> None:
         """Lift a hold, in a thread without an event loop."""
         self._home.run_sync(self.unhold(name, reason=reason), "job.unhold(…)")
+
+    def approve_sync(self, *, reason: str | None = None) -> State:
+        """Approve the job, in a thread without an event loop."""
+        return self._home.run_sync(self.approve(reason=reason), "job.approve(…)")
+
+    def deny_sync(self, *, reason: str | None = None) -> State:
+        """Deny the job, in a thread without an event loop."""
+        return self._home.run_sync(self.deny(reason=reason), "job.deny(…)")
 
     def reschedule_sync(
         self,

@@ -187,6 +187,9 @@ class Meters:
         """Jobs that the janitor removed whole; set by it."""
         self.cleaned = 0
         """Jobs that the janitor cleaned; set by it."""
+        self.policy_stale = 0
+        """1 while the watched policy file is broken; set by its watch, like the number below."""
+        self.policy_failures = 0
         self.last_sweep_at: float | None = None
         self.loop_lag = 0.0
         self._lanes: dict[tuple[str, str], TaskCounts] = {}

@@ -223,6 +223,12 @@ CATALOGUE: tuple[Metric, ...] = (
     _gauge("reconciler_last_sweep_age_seconds", "Time since the last sweep ended.", _sweep_age),
     _counter("cleaned", "Jobs cleaned after their retention.", _plain("cleaned")),
     _counter("purged", "Jobs purged after the retention of their record.", _plain("purged")),
+    _gauge("policy_stale", "1 while the watched policy file is broken.", _plain("policy_stale")),
+    _counter(
+        "policy_failures",
+        "Changes of the policy file that could not be applied.",
+        _plain("policy_failures"),
+    ),
     _counter(
         "http_requests",
         "Requests by route and status; status 0 if the client left before the answer.",

@@ -108,6 +108,39 @@ class Reply(Struct, frozen=True):
     retry_after_seconds: float | None = None
 
 
+class Answered(Struct, frozen=True):
+    """The whole answer of an address."""
+
+    status: int
+    body: bytes
+
+
+async def call(url: str, headers: Mapping[str, str], body: bytes, *, limit_bytes: int) -> Answered:
+    """Send a body to an address that the operator chose, public or not, and read the answer.
+
+    Redirects are not followed. Undelivered if no answer came, or one of more than `limit_bytes`.
+    The caller sets a time limit.
+    """
+    target = read_target(url)
+    try:
+        reader, writer = await asyncio.open_connection(
+            target.host,
+            target.port,
+            limit=LINE_LIMIT,
+            ssl=ssl.create_default_context() if target.scheme == "https" else None,
+        )
+        try:
+            writer.write(_write_request(target, headers, body))
+            await writer.drain()
+            return await _read_answer(reader, limit_bytes)
+        finally:
+            writer.transport.abort()
+    except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+        raise Undelivered(
+            f"{target.host} could not be reached: {_describe_failure(error)}"
+        ) from error
+
+
 def read_target(url: str) -> Target:
     """Read an http or https URL; BadData describes what is wrong with it."""
     if not url or len(url) > URL_LIMIT:
@@ -290,6 +323,21 @@ async def _read_reply(reader: asyncio.StreamReader) -> Reply:
         headers = await _read_headers(reader)
         if status >= 200:
             return Reply(status, _seconds(headers.get("retry-after", "")))
+    raise ValueError("only interim answers")
+
+
+async def _read_answer(reader: asyncio.StreamReader, limit_bytes: int) -> Answered:
+    for _ in range(INTERIM_LIMIT):
+        status = _read_status(await reader.readuntil(b"\n"))
+        headers = await _read_headers(reader)
+        if status < 200:
+            continue
+        length = headers.get("content-length", "")
+        if "transfer-encoding" in headers or not length.isdigit() or len(length) > 9:
+            raise ValueError("the answer has no content-length")
+        if int(length) > limit_bytes:
+            raise ValueError(f"the answer has {int(length):,} bytes; the limit is {limit_bytes:,}")
+        return Answered(status, await reader.readexactly(int(length)))
     raise ValueError("only interim answers")
 
 

@@ -1,4 +1,4 @@
-"""Webhooks: which addresses receive the ends of jobs, and the messages that they receive.
+"""Webhooks: which addresses are notified of ends and requested approvals, and by what messages.
 
 Messages are signed as standardwebhooks.com specifies, so that receivers find a library for it in
 their language; in Python `check_signature` is enough.
@@ -7,6 +7,7 @@ their language; in Python `check_signature` is enough.
 from __future__ import annotations
 
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from enum import StrEnum
 
 import msgspec
 from msgspec import Struct
@@ -16,9 +17,10 @@ from holdfast.durations import Instant, instant
 from holdfast.errors import BadData, Forbidden, KeyConflict, NoSuchWebhook, about
 from holdfast.flow.notify import FOLLOWER
 from holdfast.ids import mint_id, mint_key
+from holdfast.lifecycle.holds import UNADMITTED, expires_at, read_approval
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.record import Job, LoggedEvent
-from holdfast.lifecycle.states import State
+from holdfast.lifecycle.states import TERMINAL, State
 from holdfast.ports.models import NewWebhook, Webhook
 from holdfast.ports.store import Store
 from holdfast.webhooks.egress import Outside, read_target
@@ -33,12 +35,21 @@ READ_AT_ONCE = 100
 DEFAULT_TENANT = "default"
 
 
+class WebhookEvent(StrEnum):
+    """What a webhook is notified of."""
+
+    ENDED = "ended"
+    APPROVAL_REQUESTED = "approval_requested"
+
+
 class WantedWebhook(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A webhook as it is asked for."""
 
     url: str
     states: list[State] | None = None
     """The states whose ends it receives; null: all."""
+    events: list[WebhookEvent] | None = None
+    """What it is notified of: `ended`, `approval_requested`, or both; null: of ends."""
     queue: str | None = None
     """The queue whose jobs it receives; null: all."""
     task: str | None = None
@@ -56,6 +67,7 @@ class WebhookView(Struct, frozen=True, kw_only=True):
     tenant: str
     url: str
     states: list[State] | None
+    events: list[WebhookEvent]
     queue: str | None
     task: str | None
     created_at: Instant
@@ -70,7 +82,8 @@ class WebhookView(Struct, frozen=True, kw_only=True):
             id=hook.id,
             tenant=hook.tenant,
             url=hook.url,
-            states=None if hook.states is None else sorted(hook.states),
+            states=_read_states(hook),
+            events=_read_events(hook),
             queue=hook.queue,
             task=hook.task,
             created_at=instant(hook.created_at),
@@ -115,6 +128,35 @@ class EndedJob(Struct, frozen=True, kw_only=True):
     finished_at: Instant
 
 
+class RequestingJob(Struct, frozen=True, kw_only=True):
+    """A job that people have to approve, as a webhook receives it."""
+
+    id: str
+    internal_id: str
+    tenant: str
+    task: str
+    queue: str
+    state: State
+    rev: int
+    rule: str
+    reason: str | None
+    """The rule's."""
+    needs: int
+    """How many people have to approve it."""
+    submitter: str
+    created_at: Instant
+    expires_at: Instant | None
+
+
+class RequestMessage(Struct, frozen=True, kw_only=True):
+    """What a webhook receives when an approval is requested."""
+
+    type: str
+    """`job.approval_requested`."""
+    timestamp: Instant
+    data: RequestingJob
+
+
 class Message(Struct, frozen=True, kw_only=True):
     """What a webhook receives."""
 
@@ -146,6 +188,64 @@ def write_message(job: Job, event: LoggedEvent) -> bytes:
     return msgspec.json.encode(Message(type=type, timestamp=instant(event.at), data=data))
 
 
+def write_request_message(
+    job: Job, event: LoggedEvent, *, submitter: str, reason: str | None
+) -> bytes:
+    """Return the message that a job asks for approval; the same at every try."""
+    placed = (event.facts.held, *event.facts.holds)
+    holds = [hold for name in placed if name and (hold := read_approval(name)) is not None]
+    needed = max(holds, key=lambda hold: hold.slot)
+    end = expires_at(job, needed)
+    data = RequestingJob(
+        id=job.public_id,
+        internal_id=str(job.id),
+        tenant=job.tenant,
+        task=job.task,
+        queue=job.queue,
+        state=event.to_state,
+        rev=event.rev,
+        rule=needed.rule,
+        reason=reason,
+        needs=needed.slot,
+        submitter=submitter,
+        created_at=instant(job.created_at),
+        expires_at=None if end is None else instant(end),
+    )
+    type = f"job.{WebhookEvent.APPROVAL_REQUESTED.value}"
+    return msgspec.json.encode(RequestMessage(type=type, timestamp=instant(event.at), data=data))
+
+
+def _keep_states(wanted: WantedWebhook) -> frozenset[State] | None:
+    """Return the states that are kept: requests are kept as the state that jobs are in then."""
+    events = {WebhookEvent.ENDED} if wanted.events is None else set(wanted.events)
+    ends = None if wanted.states is None else frozenset(wanted.states)
+    if not (ends or TERMINAL) <= TERMINAL:
+        names = ", ".join(sorted(TERMINAL))
+        raise BadData(
+            f"a webhook reports ends of jobs: its states must be some of {names}", field="states"
+        )
+    if WebhookEvent.ENDED not in events:
+        if ends:
+            raise BadData("states are of ends: add `ended` to events", field="states")
+        ends = frozenset()
+    if WebhookEvent.APPROVAL_REQUESTED not in events:
+        return ends
+    return (TERMINAL if ends is None else ends) | UNADMITTED
+
+
+def _read_states(hook: Webhook) -> list[State] | None:
+    """Return the states whose ends a webhook receives; None: all."""
+    if hook.states is None or hook.states >= TERMINAL:
+        return None
+    return sorted(hook.states - UNADMITTED)
+
+
+def _read_events(hook: Webhook) -> list[WebhookEvent]:
+    ends = hook.states is None or bool(hook.states - UNADMITTED)
+    requests = [WebhookEvent.APPROVAL_REQUESTED] if hook.receives_requests else []
+    return [*([WebhookEvent.ENDED] if ends else []), *requests]
+
+
 class WebhookRegistry:
     """Makes, lists and removes webhooks for an actor, within what it may see."""
 
@@ -170,12 +270,13 @@ class WebhookRegistry:
         self._check_url = read_target if outside is None else outside.check
 
     async def add(self, wanted: WantedWebhook) -> MadeWebhook:
-        """Make a webhook: from now on it receives the ends of jobs."""
+        """Make a webhook: from now on it is notified."""
         with about("tenant"):
             tenant = self._tenant_of(wanted.tenant)
         with about("url"):
             self._check_url(wanted.url)
         self._check_queue(wanted.queue)
+        states = _keep_states(wanted)
         live = await self._store.webhooks(tenant=tenant, limit=LIMIT)
         if len(live) >= LIMIT and wanted.id not in {hook.id for hook in live}:
             raise BadData(f"tenant {tenant!r} has {LIMIT} webhooks; remove one first")
@@ -190,7 +291,7 @@ class WebhookRegistry:
                 tenant=tenant,
                 url=wanted.url,
                 secret=secret,
-                states=None if wanted.states is None else frozenset(wanted.states),
+                states=states,
                 queue=wanted.queue,
                 task=wanted.task,
                 created_by=self._actor,
@@ -281,8 +382,7 @@ class WebhookRegistry:
 
 def _is_same(kept: Webhook, wanted: WantedWebhook) -> bool:
     """Return whether a webhook is the one asked for: the secret of another is not shown."""
-    states = None if wanted.states is None else frozenset(wanted.states)
-    asked = (wanted.tenant, wanted.url, states, wanted.queue, wanted.task)
+    asked = (wanted.tenant, wanted.url, _keep_states(wanted), wanted.queue, wanted.task)
     return (kept.tenant, kept.url, kept.states, kept.queue, kept.task) == asked
 
 

@@ -64,7 +64,7 @@ async def test_a_job_that_moves_meanwhile_is_told_as_it_was_read(store: Store) -
 @pytest.mark.parametrize("what", ["held", "ready", "running", "ended"])
 async def test_it_reads_no_more_than_it_says(store: Store, what: str) -> None:
     if what in ("held", "ready"):
-        job, _ = await served(store, held_by="budget" if what == "held" else None)
+        job, _ = await served(store, holds=("budget",) if what == "held" else ())
     else:
         job = await job_in(store, State.RUNNING if what == "running" else State.SUCCEEDED)
     counting: Any = Changed(store)

@@ -121,7 +121,7 @@ async def test_a_paused_queue_says_by_whom_when_and_why(store: Store) -> None:
 
 
 async def test_held_says_by_what_and_who_put_it_there(store: Store) -> None:
-    job, _ = await served(store, held_by="budget")
+    job, _ = await served(store, holds=("budget",))
     job = await do(store, job, c.Hold(actor=CONTROL, hold="audit", reason="looks odd"))
     await store.pause(job.queue, actor="ann")
     answer, reason = await ask(store, job, r.HeldJob)
@@ -136,7 +136,7 @@ async def test_held_says_by_what_and_who_put_it_there(store: Store) -> None:
 
 
 async def test_a_hold_of_the_submit_is_found_behind_a_long_history(store: Store) -> None:
-    job, _ = await served(store, held_by="budget")
+    job, _ = await served(store, holds=("budget",))
     for _ in range(101):
         job = await do(store, job, c.Hold(actor=CONTROL, hold="audit"))
         job = await do(store, job, c.Reschedule(actor=CONTROL, run_at=After(0)))
@@ -149,7 +149,7 @@ async def test_a_hold_of_the_submit_is_found_behind_a_long_history(store: Store)
 
 
 async def test_pending_admission(store: Store) -> None:
-    job = await submit(store, admitted=False, queue=fresh("queue"), held_by="upload")
+    job = await submit(store, admitted=False, queue=fresh("queue"), holds=("upload",))
     answer, reason = await ask(store, job, r.AwaitsAdmission)
 
     assert reason.since == job.created_at

@@ -91,6 +91,7 @@ def _illegal(record: Draft, command: c.Command) -> Refusal:
 _RULES: dict[Operation, Callable[[Draft, Row, Any], Decision]] = {
     Operation.ADMIT: admission.admit,
     Operation.DENY: admission.deny,
+    Operation.APPROVE: admission.approve,
     Operation.HOLD: admission.hold,
     Operation.UNHOLD: admission.unhold,
     Operation.RESCHEDULE: admission.reschedule,

@@ -1,43 +1,113 @@
-"""Rules for a job that nobody owns yet: admit, deny, hold, unhold, reschedule, requeue, claim."""
+"""Rules for a job that nobody owns yet: admit, deny, approve, hold, unhold, reschedule, claim."""
 
 from __future__ import annotations
 
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide.change import Decision, change, refuse
-from holdfast.lifecycle.record import NO_FACTS, Draft, Facts, Unchanged
+from holdfast.lifecycle.holds import (
+    POLICY_HOLD,
+    UNADMITTED,
+    gates,
+    is_expired,
+    is_gate,
+    is_lifted_otherwise,
+    next_approval,
+    read_approval,
+)
+from holdfast.lifecycle.record import NO_FACTS, Draft, Facts, Refusal, Unchanged
+from holdfast.lifecycle.states import Role
 from holdfast.lifecycle.times import After
 from holdfast.lifecycle.transitions import Row
 
 
 def admit(record: Draft, row: Row, command: c.Admit) -> Decision:
-    """Admit a job to its queue."""
-    facts = NO_FACTS
+    """Admit a job to its queue, once the gates that it waits at have let it through."""
     lifted = command.lifts if command.lifts in record.held_by else None
-    if (command.rule, command.rules, lifted) != (None, None, None):
-        facts = Facts(rule=command.rule, rules=command.rules, unheld=lifted)
-    return change(record, row, command, facts=facts)
+    if lifted is not None and is_lifted_otherwise(lifted, Role.SCHEDULER):
+        return _refuse_to_lift(record, lifted)
+    if waits := [hold for hold in gates(record) if hold != lifted]:
+        return refuse("held", record, f"is not admitted while it is held by {', '.join(waits)}")
+    facts = Facts(
+        rule=command.rule,
+        rules=command.rules,
+        verdict=command.verdict,
+        decided_by=command.decided_by,
+        policy=command.policy,
+        unheld=lifted,
+    )
+    return change(record, row, command, facts=NO_FACTS if facts == NO_FACTS else facts)
 
 
 def deny(record: Draft, row: Row, command: c.Deny) -> Decision:
-    """Refuse it by policy; what was claimed may have had effects, and is cancelled instead."""
+    """Refuse it; what was claimed may have had effects, and is cancelled instead."""
     if record.attempt > 0:
         return refuse("already_claimed", record, "was claimed before; request its cancel instead")
-    facts = Facts(error_code="denied", rule=command.rule, rules=command.rules)
+    if command.actor.role is Role.CONTROL and next_approval(record) is None:
+        return _refuse_without_approval(record)
+    facts = Facts(
+        error_code=command.error_code,
+        rule=command.rule,
+        rules=command.rules,
+        decided_by=command.decided_by,
+    )
     return change(record, row, command, facts=facts, body=command.body)
 
 
+def approve(record: Draft, row: Row, command: c.Approve) -> Decision:
+    """Lift one approval, as long as there is time."""
+    awaited = read_approval(command.hold)
+    if awaited is None or command.hold not in record.held_by:
+        return _refuse_without_approval(record)
+    if is_expired(record, awaited, command.as_of):
+        text = f"was to be approved within {awaited.seconds:,} s; submit it again"
+        return refuse(c.APPROVAL_EXPIRED, record, text)
+    facts = Facts(unheld=command.hold, rule=awaited.rule, approved=command.approved)
+    return change(record, row, command, facts=facts)
+
+
+def _refuse_without_approval(record: Draft) -> Refusal:
+    return refuse("no_approval_awaited", record, "does not await an approval")
+
+
 def hold(record: Draft, row: Row, command: c.Hold) -> Decision:
-    """Add a named hold."""
-    if command.hold in record.held_by:
+    """Add named holds; those of policies are the scheduler's."""
+    if command.actor.role is Role.CONTROL and is_lifted_otherwise(command.hold, Role.CONTROL):
+        text = f"cannot be held by {command.hold!r}, which only policies place; use another name"
+        return refuse("reserved_hold", record, text)
+    placed = {command.hold, *command.holds} - set(record.held_by)
+    if not placed:
         return Unchanged(record)
-    return change(record, row, command, facts=Facts(held=command.hold))
+    if record.state not in UNADMITTED and any(is_gate(name) for name in placed):
+        return refuse("admitted", record, "was admitted; a gate can hold it no more")
+    facts = Facts(
+        held=command.hold,
+        holds=command.holds,
+        unheld=command.lifts,
+        rule=command.rule,
+        rules=command.rules,
+        verdict=command.verdict,
+        decided_by=command.decided_by,
+    )
+    return change(record, row, command, facts=facts)
 
 
 def unhold(record: Draft, row: Row, command: c.Unhold) -> Decision:
-    """Remove a named hold."""
+    """Remove a named hold, unless only a gate of policies lifts it."""
+    if is_lifted_otherwise(command.hold, command.actor.role):
+        return _refuse_to_lift(record, command.hold)
     if command.hold not in record.held_by:
         return Unchanged(record)
     return change(record, row, command, facts=Facts(unheld=command.hold))
+
+
+def _refuse_to_lift(record: Draft, hold: str) -> Refusal:
+    if read_approval(hold) is not None:
+        instead = "its approval lifts it: see `holdfast approvals`"
+    elif hold == POLICY_HOLD:
+        instead = "the rules decide on it: see `holdfast why`"
+    else:
+        instead = "a rule denied it: change the rules, and submit it again"
+    return refuse("reserved_hold", record, f"keeps the hold {hold!r}; {instead}")
 
 
 def reschedule(record: Draft, row: Row, command: c.Reschedule | c.Requeue) -> Decision:

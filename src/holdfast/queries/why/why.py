@@ -369,7 +369,7 @@ async def _explain_awaited_upload(store: Store, job: Job) -> r.WaitsForUpload | 
 
 def _find_hold(name: str, events: list[LoggedEvent]) -> PlacedHold:
     for event in events:
-        if event.facts.held == name:
+        if event.facts.held == name or name in event.facts.holds:
             return PlacedHold(name=name, put=_act(event))
     return PlacedHold(name=name)
 

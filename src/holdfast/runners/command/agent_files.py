@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from holdfast.flow.command_spec import CommandSpec
+from holdfast.lifecycle.command_spec import CommandSpec
 from holdfast.ports.box import Box
 from holdfast.runners.command.profiles import AgentProfile, Secret
 from holdfast.runners.command.secret_files import SECRETS_MARK, write_secrets

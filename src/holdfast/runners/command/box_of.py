@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import ValidationError
-from holdfast.flow.command_spec import CommandSpec
+from holdfast.lifecycle.command_spec import CommandSpec
 from holdfast.ports.box import Box, mounts_of
 from holdfast.ports.models import Claimed
 from holdfast.queries.box_files import attempt_directory

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.flow.command_spec import KINDS, QUEUES
+from holdfast.lifecycle.command_spec import KINDS, QUEUES
 from holdfast.lifecycle.record import JobId, KeptOutput
 from holdfast.lifecycle.states import Kind
 from holdfast.ports.blobs import Blobs, OpenBlobs

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 from holdfast.errors import BadConfig
-from holdfast.flow.command_spec import QUEUES
+from holdfast.lifecycle.command_spec import QUEUES
 from holdfast.runners.command.collect_artifacts import DEFAULT_LIMITS, ArtifactLimits
 from holdfast.runners.command.profiles import AgentProfile, Secret, check_agents
 

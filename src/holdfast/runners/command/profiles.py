@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 from holdfast.errors import BadConfig
-from holdfast.flow.command_spec import OWN_VARIABLES, PROFILE_NAME, VARIABLE_NAME
+from holdfast.lifecycle.command_spec import OWN_VARIABLES, PROFILE_NAME, VARIABLE_NAME
 from holdfast.ports.box import HOST_NETWORK, NO_NETWORK
 
 log = logging.getLogger(__name__)

@@ -20,14 +20,14 @@ from holdfast.errors import (
     NoSuchTask,
     ValidationError,
 )
-from holdfast.flow.command_spec import (
+from holdfast.flow.finish import end_after_exit
+from holdfast.lifecycle.command_spec import (
     CAPABILITY,
     DEFAULT_PROFILE,
     KINDS,
     profile_capability,
     runner_capability,
 )
-from holdfast.flow.finish import end_after_exit
 from holdfast.lifecycle.commands import Complete, EndOfRun
 from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.record import Actor, Job, JobId, KeptOutput

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.errors import JobBusy
+from holdfast.errors import JobBusy, PolicyChanged
 from holdfast.ids import mint_request
 from holdfast.lifecycle.keys import freed_keys
 from holdfast.lifecycle.rebase import has_landed
@@ -26,9 +26,10 @@ from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
 from holdfast.stores.cursors import LAST_REV
 from holdfast.stores.fold import STALE, Fold, fold, stamp
 from holdfast.stores.outcomes import ChildRefused, rejected_as_unreadable
+from holdfast.stores.postgres.policy import under_current_policy
 from holdfast.stores.postgres.pool import ConnectionUse
 from holdfast.stores.postgres.rows import commit_arrays
-from holdfast.stores.postgres.session import SQL, PostgresSession
+from holdfast.stores.postgres.session import SQL, KnownPolicy, PostgresSession
 from holdfast.stores.postgres.submit import DATA_ERRORS, submit_with_keys
 from holdfast.stores.quarantine import STRAY_EVENT
 from holdfast.stores.sql_files import without_comment
@@ -56,10 +57,10 @@ class _Locked:
         self.folds: list[Fold] = []
         self._decide = decide
 
-    def decide_on(self, current: Job, events: Sequence[LoggedEvent]) -> bool:
+    def decide_on(self, current: Job, events: Sequence[LoggedEvent], policy: KnownPolicy) -> bool:
         """Decide on the record; return whether there is anything to write."""
         changes = self._decide(current, events) if len(events) <= LOCKED_EVENTS else ()
-        self.folds = fold(changes)[0]
+        self.folds = fold(policy.judge_changes(changes))[0]
         return bool(changes)
 
 
@@ -84,10 +85,28 @@ async def commit(
     session: PostgresSession, changes: Sequence[Change], locked_rows: LockedRows
 ) -> list[Outcome]:
     """Write each change where its revision still holds."""
+    # One for all tries: what an earlier one has written is recognised by it.
+    request_id = mint_request()
+    return await under_current_policy(
+        session, lambda last: _commit(session, changes, request_id, locked_rows, last_try=last)
+    )
+
+
+async def _commit(
+    session: PostgresSession,
+    changes: Sequence[Change],
+    request_id: str,
+    locked_rows: LockedRows,
+    *,
+    last_try: bool,
+) -> list[Outcome]:
+    changes = session.policy.judge_changes(changes)
     folds, numbers = fold(changes)
     if named := _list_naming_records(folds):
         await session.remember(named)
-    outcomes = await _commit_by_halves(session, folds, mint_request(), locked_rows)
+    outcomes = await _commit_by_halves(
+        session, folds, request_id, locked_rows, settles_policy=last_try
+    )
     session.wake.hint(_list_woken_queues(folds, outcomes))
     if STALE not in numbers:
         return [outcomes[number] for number in numbers]
@@ -107,6 +126,12 @@ async def commit_locked(
 ) -> Outcome:
     """Decide on a job's current record under its row lock, and commit."""
     locked = _Locked(id, decide, after)
+    return await under_current_policy(
+        session, lambda last: _commit_locked(session, locked, last_try=last)
+    )
+
+
+async def _commit_locked(session: PostgresSession, locked: _Locked, *, last_try: bool) -> Outcome:
     while True:
         try:
             outcome = await session.run(
@@ -120,6 +145,10 @@ async def commit_locked(
             continue
         except ChildRefused as error:
             return error.rejected
+        except PolicyChanged as error:
+            if not last_try:
+                raise
+            return _reject_as_unjudged(error)
         except DATA_ERRORS as error:
             return await _describe_refusal(session, locked.folds[-1], error)
         if locked.folds:
@@ -145,7 +174,7 @@ async def _commit_under_lock(session: PostgresSession, locked: _Locked) -> Outco
         if locked.after is not None:
             bounds = (locked.after, LOCKED_EVENTS + 1, LAST_REV)
             events = await session.events(await session.rows("events", locked.id, *bounds))
-        if not locked.decide_on(jobs[0], events):
+        if not locked.decide_on(jobs[0], events, session.policy):
             # Durable all the same: taking the row's lock is written, and so waited for.
             return Lost(jobs[0])
         named = _list_naming_records(locked.folds)
@@ -163,10 +192,12 @@ async def _commit_by_halves(
     locked_rows: LockedRows,
     *,
     around_locks: bool = False,
+    settles_policy: bool = False,
 ) -> list[Outcome]:
     """Commit, by halves where one row cannot be written.
 
     `around_locks`: wait for no row; a job that another transaction has locked is busy.
+    `settles_policy`: reject what the policy has not judged, and write the others.
     """
     around_locks = around_locks or locked_rows.has_any(folds)
     keep: tuple[type[BaseException], ...] = DATA_ERRORS
@@ -178,7 +209,12 @@ async def _commit_by_halves(
     except asyncpg.LockNotAvailableError:
         if not around_locks:
             return await _commit_by_halves(
-                session, folds, request_id, locked_rows, around_locks=True
+                session,
+                folds,
+                request_id,
+                locked_rows,
+                around_locks=True,
+                settles_policy=settles_policy,
             )
         # No row of these, so it is the key of a job that one of them submits.
         if len(folds) == 1:
@@ -186,12 +222,24 @@ async def _commit_by_halves(
     except ChildRefused as error:
         if len(folds) == 1:
             return [error.rejected]
+    except PolicyChanged as error:
+        if not settles_policy:
+            raise
+        if len(folds) == 1:
+            return [_reject_as_unjudged(error)]
     except DATA_ERRORS as error:
         if len(folds) == 1:
             return [await _describe_refusal(session, folds[0], error)]
     half = len(folds) // 2
     parts = [
-        await _commit_by_halves(session, some, request_id, locked_rows, around_locks=around_locks)
+        await _commit_by_halves(
+            session,
+            some,
+            request_id,
+            locked_rows,
+            around_locks=around_locks,
+            settles_policy=settles_policy,
+        )
         for some in (folds[:half], folds[half:])
     ]
     return [outcome for part in parts for outcome in part]
@@ -334,6 +382,10 @@ async def _write_dependents(
         for outcome in (await submit_with_keys(session, children)).values():
             if isinstance(outcome, SubmitRefused):
                 raise ChildRefused(outcome)
+
+
+def _reject_as_unjudged(error: PolicyChanged) -> Rejected:
+    return Rejected(code=error.code, message=str(error))
 
 
 def _reject_as_busy(one: Fold) -> Rejected:

@@ -9,11 +9,19 @@ from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
-from holdfast.errors import LawBroken, StoreBroken, StoreError, StoreFull, StoreUnavailable
+from holdfast.errors import (
+    LawBroken,
+    PolicyChanged,
+    StoreBroken,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from holdfast.stores.outage import is_away, note_reachable, note_unreachable
 from holdfast.stores.postgres.hosts import Hosts
 from holdfast.stores.postgres.pool import ConnectionUse, Pool, abandon
 from holdfast.stores.postgres.schema import search_path
+from holdfast.stores.schema_sql import UNJUDGED
 from holdfast.stores.sql_files import statements
 
 Connection: TypeAlias = Any
@@ -279,6 +287,8 @@ def _pause(tries: int) -> float:
 
 def translate_error(error: asyncpg.PostgresError) -> StoreError:
     """Turn a driver error into one of ours."""
+    if error.sqlstate == UNJUDGED:
+        return PolicyChanged(f"{error}; judge the job by it, and try again")
     match error:
         case asyncpg.DiskFullError():
             return StoreFull(f"PostgreSQL has no room left: {error}")

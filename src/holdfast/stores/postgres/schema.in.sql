@@ -217,7 +217,7 @@ CREATE TRIGGER jobs_kept AFTER DELETE ON jobs FOR EACH ROW
 -- admitted yet has the hold ''. An index on the state would cost every move of every job: changed
 -- columns of an index cannot be updated in place. Kept by triggers: holdfast_submit writes jobs, too.
 CREATE TABLE holds (
-    hold text NOT NULL,
+    hold text COLLATE "C" NOT NULL,
     id uuid NOT NULL,
     PRIMARY KEY (hold, id)
 );
@@ -631,6 +631,56 @@ $$ BEGIN
     RETURN (SELECT coalesce(sum(bytes + reserved), 0) FROM uploads WHERE tenant = whose);
 END $$;
 
+-- The rules that were ever applied, by the digest of their text: jobs name those that judged them.
+-- Which of them are applied now is in meta, under 'policy'.
+CREATE TABLE policy_books (
+    digest text COLLATE "C" PRIMARY KEY,
+    body text NOT NULL,
+    applied_at bigint NOT NULL,
+    applied_by text NOT NULL,
+    reason text
+);
+CREATE TRIGGER policy_books_fixed AFTER UPDATE OF digest, body ON policy_books FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('a change of rules');
+CREATE TRIGGER policy_books_kept AFTER DELETE ON policy_books FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('the removal of rules');
+-- When rules were applied or removed, and by whom.
+CREATE TABLE policy_events (
+    position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    type text NOT NULL,
+    digest text,
+    at bigint NOT NULL,
+    actor text NOT NULL,
+    reason text
+);
+CREATE TRIGGER policy_events_fixed AFTER UPDATE ON policy_events FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('a change of an entry');
+CREATE TRIGGER policy_events_kept AFTER DELETE ON policy_events FOR EACH ROW
+    EXECUTE FUNCTION holdfast_refuse('the removal of an entry');
+
+-- While rules are applied, no job enters a queue that they have not judged: at its birth the present
+-- ones must have, at its admission any. Disabled while none are applied, so that it costs nothing.
+CREATE FUNCTION holdfast_judged() RETURNS trigger LANGUAGE plpgsql AS
+$$ DECLARE
+    first jsonb := CASE WHEN NEW.rev = 1 THEN NEW.data
+        ELSE (SELECT data FROM events WHERE id = NEW.id AND rev = 1) END;
+BEGIN
+    IF starts_with(first ->> 'task', '{{law.reserved}}') THEN
+        RETURN NULL;
+    END IF;
+    IF NEW.rev = 1 AND first ->> 'rules' = (SELECT value FROM meta WHERE key = 'policy')
+        OR NEW.rev > 1 AND EXISTS (SELECT 1 FROM policy_books
+            WHERE digest IN (NEW.data::jsonb ->> 'rules', first ->> 'rules')) THEN
+        RETURN NULL;
+    END IF;
+    RAISE EXCEPTION 'holdfast: a job that the policy has not judged refused on events'
+        USING ERRCODE = '{{law.unjudged}}';
+END $$;
+CREATE TRIGGER events_judged AFTER INSERT ON events FOR EACH ROW
+    WHEN ({{law.birth_to_judge}} OR {{law.admission}})
+    EXECUTE FUNCTION holdfast_judged();
+ALTER TABLE events DISABLE TRIGGER events_judged;
+
 -- How far those have come who follow the tail of all events.
 CREATE TABLE cursors (
     name text PRIMARY KEY,
@@ -709,7 +759,8 @@ BEGIN
                 'link_kind', 'workflow_id', 'step_index', 'key_kinds'])) <> expected THEN 'data'
         WHEN EXISTS (
             SELECT 1 FROM jsonb_each(b) WHERE key = ANY (ARRAY['client_job_id', 'dedupe_key',
-                'content', 'context_ptr', 'adapter_id', 'files_id', 'trace_id', 'held'])
+                'content', 'context_ptr', 'adapter_id', 'files_id', 'trace_id', 'verdict', 'rule',
+                'rules', 'decided_by'])
             AND (jsonb_typeof(value) <> 'string'
                 OR length(value #>> '{}') NOT BETWEEN 1 AND {{law.text_limit}})) THEN 'data'
         WHEN b ? 'stated' AND (jsonb_typeof(b -> 'stated') = 'array'
@@ -725,8 +776,17 @@ BEGIN
                         OR length(one.value #>> '{}') > {{law.text_limit}})
                 OR (SELECT sum(length(one.key) + length(one.value))
                     FROM jsonb_each_text(map.value) AS one) > {{law.labels_limit}})) THEN 'data'
-        WHEN held_by::jsonb IS DISTINCT FROM
-            CASE WHEN b ? 'held' THEN jsonb_build_array(b -> 'held') END THEN 'held_by'
+        WHEN b ? 'asked' AND (jsonb_typeof(b -> 'asked') = 'object'
+            AND length(b ->> 'asked') <= {{law.text_limit}}
+            AND NOT EXISTS (SELECT 1 FROM jsonb_each(b -> 'asked')
+                WHERE jsonb_typeof(value) NOT IN ('string', 'number', 'null'))) IS NOT TRUE
+            THEN 'data'
+        WHEN b ? 'holds' AND (jsonb_typeof(b -> 'holds') = 'array'
+            AND jsonb_array_length(b -> 'holds') BETWEEN 1 AND {{law.holds_limit}}
+            AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements(b -> 'holds') AS hold
+                WHERE jsonb_typeof(hold) <> 'string'
+                    OR length(hold #>> '{}') NOT BETWEEN 1 AND {{law.text_limit}})) IS NOT TRUE THEN 'data'
+        WHEN held_by::jsonb IS DISTINCT FROM b -> 'holds' THEN 'held_by'
     END;
 END $$;
 

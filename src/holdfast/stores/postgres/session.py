@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from holdfast.admission.book import Book
 from holdfast.errors import LawBroken
 from holdfast.lifecycle.execution_policy import needs_key, needs_text, policy_key, policy_text
-from holdfast.lifecycle.record import Draft, JobId
+from holdfast.lifecycle.record import Change, Draft, JobId, NewJob
 from holdfast.stores.columns import Dictionary
+from holdfast.stores.door import judge_births, judge_submits
 from holdfast.stores.postgres.connections import Connection, Connections, await_standby
 from holdfast.stores.postgres.pool import ConnectionUse
 from holdfast.stores.postgres.wakeup import WakeUp
@@ -61,6 +63,23 @@ class WrittenNeeds:
         self._at.update(dict.fromkeys(keys, self._clock()))
 
 
+class KnownPolicy:
+    """The rules that judge new jobs, as they were last read."""
+
+    def __init__(self) -> None:
+        self.book: Book | None = None
+        self.read_at = 0.0
+        """By the monotonic clock."""
+
+    def judge(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        """Return new jobs as the rules let them be born."""
+        return jobs if self.book is None else judge_births(jobs, self.book)
+
+    def judge_changes(self, changes: Sequence[Change]) -> Sequence[Change]:
+        """Return changes whose new jobs are as the rules let them be born."""
+        return changes if self.book is None else judge_submits(changes, self.book)
+
+
 class PostgresSession(Statements):
     """Runs statements on any connection of the pool, or on the one that it is bound to."""
 
@@ -71,6 +90,7 @@ class PostgresSession(Statements):
         self.wake = wake
         self.seen = Dictionary()
         self.needs_written = WrittenNeeds()
+        self.policy = KnownPolicy()
         self.connection: Connection | None = None
 
     def bound_to(self, connection: Connection) -> PostgresSession:

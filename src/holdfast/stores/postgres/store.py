@@ -28,11 +28,12 @@ from holdfast.stores.postgres.claim_start import ClaimStarts
 from holdfast.stores.postgres.commit import LockedRows, commit, commit_locked
 from holdfast.stores.postgres.connections import Connections
 from holdfast.stores.postgres.migrate import check_schema
+from holdfast.stores.postgres.policy import freshen_policy, read_policy
 from holdfast.stores.postgres.schema import DEFAULT_SCHEMA
 from holdfast.stores.postgres.session import PostgresSession
 from holdfast.stores.postgres.submit import submit
 from holdfast.stores.postgres.wakeup import WakeUp
-from holdfast.stores.side_tables import QueueMove, check_actor
+from holdfast.stores.side_tables import PolicyMove, QueueMove, check_actor
 from holdfast.stores.uploads import SharedUploads
 from holdfast.stores.versions import Recheck
 
@@ -78,6 +79,7 @@ class PostgresStore(SharedLedger, SharedDirectory, SharedUploads, SharedMaintena
         await self._connections.open()
         try:
             await self._check_schema()
+            await read_policy(self._session)
         except BaseException:
             await self._connections.close()
             raise
@@ -104,6 +106,15 @@ class PostgresStore(SharedLedger, SharedDirectory, SharedUploads, SharedMaintena
     ) -> list[SubmitOutcome]:
         """Insert decided jobs with their first events and keys."""
         return await submit(self._session, jobs, await_keys=await_keys) if jobs else []
+
+    async def judge(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        """Judge jobs by the applied policy, ahead of a caller's transaction that submits them."""
+        await freshen_policy(self._session)
+        return self._session.policy.judge(jobs)
+
+    async def read_policy(self) -> None:
+        """Read the policy again: a caller's transaction was refused because it has changed."""
+        await read_policy(self._session)
 
     async def remember(self, jobs: Sequence[NewJob]) -> None:
         """Write policies and needs ahead of a caller's transaction that submits these jobs."""
@@ -154,6 +165,10 @@ class PostgresStore(SharedLedger, SharedDirectory, SharedUploads, SharedMaintena
 
     async def _move_queue(self, move: QueueMove) -> None:
         await upkeep.move_queue(self._session, move)
+
+    async def _apply_policy(self, move: PolicyMove) -> None:
+        await upkeep.apply_policy(self._session, move)
+        await read_policy(self._session)
 
     async def release_quarantined(self, ids: Sequence[JobId]) -> int:
         """Let jobs be claimed and swept again."""

@@ -21,6 +21,7 @@ from holdfast.stores.outcomes import (
     refused_by_key,
     settle_known,
 )
+from holdfast.stores.postgres.policy import under_current_policy
 from holdfast.stores.postgres.pool import ConnectionUse
 from holdfast.stores.postgres.rows import submit_arrays
 from holdfast.stores.postgres.session import SQL, PostgresSession
@@ -52,12 +53,20 @@ class KeyHeld(asyncpg.LockNotAvailableError):  # type: ignore[misc]  # asyncpg h
 async def submit(
     session: PostgresSession, jobs: Sequence[NewJob], *, await_keys: bool
 ) -> list[SubmitOutcome]:
-    """Insert decided jobs with their first events and keys."""
+    """Insert decided jobs with their first events and keys, as the policy lets them be born."""
+    return await under_current_policy(
+        session, lambda _: _submit(session, session.policy.judge(jobs), await_keys=await_keys)
+    )
+
+
+async def _submit(
+    session: PostgresSession, jobs: Sequence[NewJob], *, await_keys: bool
+) -> list[SubmitOutcome]:
     # Whether jobs with keys are new is not known yet.
     refused = await _find_over_limits(session, [job for job in jobs if not job.keys])
     if refused:
         within = [job for job in jobs if job.record.id not in refused]
-        taken = iter(await submit(session, within, await_keys=await_keys) if within else ())
+        taken = iter(await _submit(session, within, await_keys=await_keys) if within else ())
         return [refused.get(job.record.id) or next(taken) for job in jobs]
     await session.remember([job.record for job in jobs])
     # Once each: a caller that sends again may meet its first try in the same batch.

@@ -14,10 +14,11 @@ from holdfast.lifecycle.seal import switched
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports.models import Clock, Due, KeyRow
 from holdfast.stores.columns import JOB_COLUMNS, write_job
+from holdfast.stores.door import CURRENT
 from holdfast.stores.due_claims import DueClaim, due_jobs, tidy
 from holdfast.stores.postgres.lineage import start_lineage
 from holdfast.stores.postgres.session import SQL, PostgresSession
-from holdfast.stores.side_tables import QueueMove
+from holdfast.stores.side_tables import PolicyMove, QueueMove
 
 log = logging.getLogger(__name__)
 FOLD_BATCH, FOLD_ROUNDS = 10_000, 100
@@ -165,6 +166,26 @@ async def set_sealing(session: PostgresSession, on: bool) -> None:
         # Writers are locked out from here on, so that this time parts them.
         [[now, switches]] = await session.rows("sealing_log")
         await session.write("set_meta", "sealing_log", switched(switches, now, on))
+
+    await session.transact(work)
+
+
+async def apply_policy(session: PostgresSession, move: PolicyMove) -> None:
+    """Apply or remove rules: the digest, the guard, and the entry."""
+
+    async def work(session: PostgresSession) -> None:
+        # First, as it waits for all who write: what they were judged by is current until then.
+        await session.script(SQL["policy_off" if move.digest is None else "policy_on"])
+        current = dict(map(tuple, await session.rows("meta"))).get(CURRENT)
+        if current == move.digest:
+            return
+        if move.digest is None:
+            await session.write("forget_meta", CURRENT)
+            await session.write("policy_event", "removed", current, move.actor, move.reason)
+            return
+        await session.write("add_policy_book", move.digest, move.body, move.actor, move.reason)
+        await session.write("set_meta", CURRENT, move.digest)
+        await session.write("policy_event", "applied", move.digest, move.actor, move.reason)
 
     await session.transact(work)
 

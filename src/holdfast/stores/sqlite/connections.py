@@ -21,12 +21,14 @@ from msgspec import Struct
 from holdfast.errors import (
     HoldfastError,
     LawBroken,
+    PolicyChanged,
     StoreBroken,
     StoreError,
     StoreFull,
     StoreReplaced,
     StoreUnavailable,
 )
+from holdfast.stores.door import UNJUDGED_TEXT
 
 T = TypeVar("T")
 CACHE_KIB = 16 * 1024
@@ -230,6 +232,8 @@ def translate_error(error: BaseException) -> BaseException:
             found: StoreError = StoreFull(f"no room left for the SQLite file: {error}")
         case apsw.BusyError() | apsw.LockedError():
             found = StoreUnavailable(f"the SQLite file stayed busy: {error}")
+        case apsw.ConstraintError() if UNJUDGED_TEXT in str(error):
+            found = PolicyChanged(f"{error}; judge the job by it, and try again")
         case apsw.ConstraintError() | apsw.MismatchError():
             found = LawBroken(f"the database refused a row: {error}")
         case _ if isinstance(error, FATAL):

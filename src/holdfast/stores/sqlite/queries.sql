@@ -587,3 +587,23 @@ UNION SELECT '', j.id FROM jobs AS j WHERE j.id {{any.uuid.1}} AND j.state = {{s
 -- Insert a projection as its events have it.
 -- Own to SQLite: PostgreSQL copies rows by its own protocol.
 INSERT INTO jobs ({{columns.row}}) VALUES (:marks)
+
+-- name: policy_on
+-- Refuse jobs that the rules have not judged: at their birth the present ones must have, at their
+-- admission any. Made when rules are applied, so that it costs nothing while none are.
+-- differs from postgres: a trigger cannot be disabled.
+CREATE TRIGGER IF NOT EXISTS events_judged AFTER INSERT ON events
+WHEN ({{law.birth_to_judge}}
+        AND json_extract(NEW.data, '$.rules') IS NOT (SELECT value FROM meta WHERE key = 'policy')
+    OR {{law.admission}} AND NOT EXISTS (
+        SELECT 1 FROM policy_books AS b WHERE b.digest = json_extract(NEW.data, '$.rules')
+            OR b.digest = (SELECT json_extract(data, '$.rules') FROM events
+                WHERE id = NEW.id AND rev = 1)))
+    AND substr((SELECT json_extract(data, '$.task') FROM events WHERE id = NEW.id AND rev = 1), 1,
+        length('{{law.reserved}}')) IS NOT '{{law.reserved}}'
+BEGIN SELECT RAISE(ABORT, 'holdfast: a job that the policy has not judged refused on events'); END
+
+-- name: policy_off
+-- Refuse none any more.
+-- differs from postgres: as above.
+DROP TRIGGER IF EXISTS events_judged

@@ -29,7 +29,7 @@ from holdfast.stores.cursors import read_position
 from holdfast.stores.directory import SharedDirectory
 from holdfast.stores.ledger import SharedLedger
 from holdfast.stores.maintenance import SharedMaintenance
-from holdfast.stores.side_tables import QueueMove, check_actor
+from holdfast.stores.side_tables import PolicyMove, QueueMove, check_actor
 from holdfast.stores.sqlite import read, upkeep
 from holdfast.stores.sqlite.caller_transaction import Guest, run_as_guest
 from holdfast.stores.sqlite.claim import claim, claim_carefully
@@ -178,6 +178,9 @@ class SqliteStore(SharedLedger, SharedDirectory, SharedUploads, SharedMaintenanc
 
     async def _move_queue(self, move: QueueMove) -> None:
         await self._session.perform(lambda turn: upkeep.move_queue(turn, move))
+
+    async def _apply_policy(self, move: PolicyMove) -> None:
+        await self._session.perform(lambda turn: upkeep.apply_policy(turn, move))
 
     async def release_quarantined(self, ids: Sequence[JobId]) -> int:
         """Let jobs be claimed and swept again."""

@@ -15,6 +15,7 @@ from holdfast.lifecycle.keys import Existing, KeyHolder, KeyName, KeyPlan, KeyRe
 from holdfast.lifecycle.record import Job, JobId, NewJob
 from holdfast.lifecycle.states import Link
 from holdfast.ports.models import SubmitOutcome, SubmitRefused, Submitted
+from holdfast.stores.door import judge_births
 from holdfast.stores.fold import stamp
 from holdfast.stores.outcomes import (
     refused_as_purged,
@@ -30,6 +31,8 @@ from holdfast.stores.tenant_limits import LIMIT_KEYS
 
 def submit(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
     """Insert a batch; where one of it is bad, or was there before, go through them one by one."""
+    if jobs and turn.book is not None:
+        jobs = judge_births(jobs, turn.book)
     try:
         with turn.in_savepoint():
             return _submit_batch(turn, jobs)

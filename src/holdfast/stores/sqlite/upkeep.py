@@ -11,8 +11,9 @@ from holdfast.lifecycle.record import Job, JobId
 from holdfast.lifecycle.seal import switched
 from holdfast.ports.models import Due, KeyRow
 from holdfast.stores.columns import JOB_COLUMNS
+from holdfast.stores.door import CURRENT
 from holdfast.stores.due_claims import DueClaim, due_jobs, tidy
-from holdfast.stores.side_tables import QueueMove
+from holdfast.stores.side_tables import PolicyMove, QueueMove
 from holdfast.stores.sqlite.rows import SQL, fragment, job_id, job_row, split_ids
 from holdfast.stores.sqlite.session import SqliteSession
 from holdfast.stores.sqlite.turn import ReadSnapshot, Turn
@@ -123,6 +124,22 @@ def set_sealing(turn: Turn, on: bool) -> None:
     [[now, switches]] = turn.rows("sealing_log")
     turn.rows("set_meta", "sealing", "on" if on else "off")
     turn.rows("set_meta", "sealing_log", switched(switches, now, on))
+
+
+def apply_policy(turn: Turn, move: PolicyMove) -> None:
+    """Apply or remove rules: the digest, the guard, and the entry."""
+    [current] = [row[1] for row in turn.rows("meta") if row[0] == CURRENT] or [None]
+    if current == move.digest:
+        return
+    if move.digest is None:
+        turn.rows("policy_off")
+        turn.rows("forget_meta", CURRENT)
+        turn.rows("policy_event", "removed", current, move.actor, move.reason)
+        return
+    turn.rows("add_policy_book", move.digest, move.body, move.actor, move.reason)
+    turn.rows("set_meta", CURRENT, move.digest)
+    turn.rows("policy_on")
+    turn.rows("policy_event", "applied", move.digest, move.actor, move.reason)
 
 
 def rebuild(

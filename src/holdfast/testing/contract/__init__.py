@@ -39,6 +39,7 @@ from holdfast.testing.contract.locks import LockContract
 from holdfast.testing.contract.logs import LogContract
 from holdfast.testing.contract.notes import NoteContract
 from holdfast.testing.contract.operations import OperationContract
+from holdfast.testing.contract.policies import PolicyContract
 from holdfast.testing.contract.purge import PurgeContract
 from holdfast.testing.contract.quarantine import QuarantineContract
 from holdfast.testing.contract.read import ReadContract
@@ -58,6 +59,7 @@ class StoreContract(
     SubmitContract,
     KeyContract,
     HoldContract,
+    PolicyContract,
     ClockContract,
     ClaimContract,
     ClaimOrderContract,

@@ -109,7 +109,7 @@ class BadDataContract:
                 context_ptr=text,
                 labels={short: text},
                 env={short: text},
-                held_by=text,
+                holds=(text,),
             )
             assert (job.task, job.queue, job.tenant) == (short, short, short)
             assert (job.needs, job.job_id, job.held_by) == (frozenset({short}), text, (text,))

@@ -119,7 +119,7 @@ class ClaimOrderContract:
     async def test_a_held_job_is_claimed_only_when_its_last_hold_is_lifted(
         self, store: Store
     ) -> None:
-        job = await submit_one(store, held_by="quota")
+        job = await submit_one(store, holds=("quota",))
         job = await do(store, job, c.Hold(actor=CONTROL, hold="operator"))
         assert await claim(store) == []
         job = await do(store, job, c.Unhold(actor=CONTROL, hold="quota"))

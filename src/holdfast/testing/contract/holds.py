@@ -19,9 +19,9 @@ class HoldContract:
     """What is held, by the name of the hold, and what is not admitted."""
 
     async def test_a_hold_finds_the_jobs_that_were_submitted_under_it(self, store: Store) -> None:
-        jobs = [await submit_one(store, held_by="upload") for _ in range(3)]
+        jobs = [await submit_one(store, holds=("upload",)) for _ in range(3)]
         await submit_one(store)
-        await submit_one(store, held_by="upload-2")
+        await submit_one(store, holds=("upload-2",))
 
         assert await store.held("upload") == jobs
         assert await store.held("upload", after=jobs[0].id, limit=1) == [jobs[1]]
@@ -30,7 +30,7 @@ class HoldContract:
     async def test_a_job_is_found_by_each_of_its_holds_until_that_is_lifted(
         self, store: Store
     ) -> None:
-        job = await submit_one(store, held_by="upload")
+        job = await submit_one(store, holds=("upload",))
         job = await do(store, job, c.Hold(actor=CONTROL, hold="budget"))
         assert await store.held("upload") == await store.held("budget") == [job]
 
@@ -41,7 +41,7 @@ class HoldContract:
         assert (await claim_one(store)).job.id == job.id
 
     async def test_a_held_job_that_ends_is_found_no_more(self, store: Store) -> None:
-        job = await submit_one(store, held_by="upload")
+        job = await submit_one(store, holds=("upload",))
         await do(store, job, c.Cancel(actor=CONTROL))
 
         assert await held_ids(store, "upload") == []
@@ -49,7 +49,7 @@ class HoldContract:
     async def test_what_is_not_admitted_is_listed_until_it_is(self, store: Store) -> None:
         first, second, third = [await job_in(store, State.PENDING) for _ in range(3)]
         await job_in(store, State.QUEUED)
-        await submit_one(store, held_by="upload")
+        await submit_one(store, holds=("upload",))
         assert await store.pending() == [first, second, third]
         assert await store.pending(after=first.id, limit=1) == [second]
 
@@ -60,7 +60,7 @@ class HoldContract:
         assert await store.pending() == [held]
 
     async def test_what_is_set_aside_is_not_listed_under_its_hold(self, store: Store) -> None:
-        bad, good = [await job_in(store, State.PENDING, held_by="upload") for _ in range(2)]
+        bad, good = [await job_in(store, State.PENDING, holds=("upload",)) for _ in range(2)]
         await store.quarantine([bad.id], reason="damaged")
 
         assert await store.held("upload", limit=1) == await store.pending(limit=1) == [good]

@@ -88,7 +88,7 @@ class OperationContract:
             assert (job.state, job.held_by) == (state, ())
 
     async def test_a_held_job_that_ends_is_held_no_more(self, store: Store) -> None:
-        job = await submit_one(store, held_by="quota")
+        job = await submit_one(store, holds=("quota",))
         job = await do(store, job, c.Cancel(actor=CONTROL))
 
         assert job.held_by == ()

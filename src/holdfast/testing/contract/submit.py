@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.payload import digest
-from holdfast.lifecycle.record import JobId
+from holdfast.lifecycle.record import NO_FACTS, JobId
 from holdfast.lifecycle.states import EventType, KeyKind, Kind, Link, Priority, State
 from holdfast.lifecycle.submit import submit
 from holdfast.lifecycle.times import After
@@ -29,7 +30,7 @@ EVERYTHING = {
     "run_at": After(HOUR),
     "deadline_at": After(2 * HOUR),
     "admitted": False,
-    "held_by": "quota",
+    "holds": ("budget", "quota"),
     "job_id": "render-7",
     "request_id": "request-7",
     "client_job_id": "1B4E28BA-2FA1-4D2B-883F-0016D3CCA427",
@@ -79,7 +80,7 @@ class SubmitContract:
         for name in OF_THE_RECORD:
             assert getattr(job, name) == getattr(asked, name), name
         assert (job.state, job.rev, job.attempt) == (State.PENDING, 1, 0)
-        assert job.held_by == ("quota",)
+        assert job.held_by == ("budget", "quota")
         assert job.updated_at == job.created_at
         assert job.run_at == job.created_at + HOUR
         assert job.deadline_at == job.created_at + 2 * HOUR
@@ -103,6 +104,19 @@ class SubmitContract:
         assert event.created is not None
         for name in OF_THE_RECORD + OF_THE_FIRST_EVENT:
             assert getattr(event.created, name) == getattr(asked, name), name
+
+    @pytest.mark.req("A13")
+    async def test_the_first_event_keeps_what_the_rules_decided(self, store: Store) -> None:
+        plain = new_job(admitted=False, holds=("approval:two/1/0", "approval:two/2/0"))
+        verdict = {"verdict": "approve", "rule": "two", "rules": "ab" * 32, "decided_by": "kernel"}
+        asked: dict[str, int | float | str | None] = {"cpus": None, "timeout_seconds": 1.5}
+        facts = replace(plain.event.facts, **verdict, asked=asked)
+        alike = new_job()
+        await store.submit([replace(plain, event=replace(plain.event, facts=facts)), alike])
+
+        assert (await store.events(plain.record.id))[0].facts == facts
+        assert (await store.events(alike.record.id))[0].facts == NO_FACTS
+        assert (await stored(store, plain.record.id)).held_by == facts.holds
 
     @pytest.mark.req("C1", "C7")
     async def test_a_plain_job_is_due_at_once_and_has_no_owner(self, store: Store) -> None:

@@ -214,7 +214,7 @@ CREATE TRIGGER jobs_birth AFTER INSERT ON jobs FOR EACH ROW
 CREATE TRIGGER jobs_move AFTER UPDATE OF rev, state, attempt, failures, releases, epoch, owner, lease_expires_at, timeout_at, run_at, held_by, cancel_requested, wait_for, pending_signals, late_results, lost_owner, updated_at, started_at, finished_at, result_digest, error_code, exit_code, result_ptr, letter, retention, beats, version ON jobs FOR EACH ROW
     WHEN (NOT CASE NEW.rev - OLD.rev
         WHEN 1 THEN (OLD.state * 16 + NEW.state) = ANY ('{17,18,26,27,28,29,34,35,42,43,44,45,51,52,54,55,57,58,59,61,68,69,70,71,72,73,74,75,77,82,85,90,91,99,102,106,107,109,114,115,119,121,122,123,125,136,153,170,187,204,221}'::smallint[])
-        ELSE NEW.rev > OLD.rev AND (OLD.state * 16 + NEW.state) = ANY ('{52,53,54,55,56,57,58,59,61,68,69,70,71,72,73,74,75,77,82}'::smallint[]) END
+        ELSE NEW.rev > OLD.rev AND (OLD.state * 16 + NEW.state) = ANY ('{18,52,53,54,55,56,57,58,59,61,68,69,70,71,72,73,74,75,77,82}'::smallint[]) END
     OR NEW.attempt <> OLD.attempt + CASE WHEN NEW.state = 3 AND OLD.state <> 3 THEN 1 ELSE 0 END
     OR NEW.updated_at < OLD.updated_at
     OR OLD.retention = 3)
@@ -248,7 +248,7 @@ CREATE TRIGGER jobs_retention AFTER UPDATE OF retention ON jobs FOR EACH ROW
     WHEN ((NEW.retention <> OLD.retention AND NOT (OLD.finished_at IS NOT NULL AND NEW.retention = OLD.retention + 1)))
     EXECUTE FUNCTION holdfast_refuse('an illegal move');
 CREATE TRIGGER jobs_terms AFTER UPDATE OF policy ON jobs FOR EACH ROW
-    WHEN (NEW.policy <> OLD.policy AND OLD.state <> 3)
+    WHEN (NEW.policy <> OLD.policy AND NOT (OLD.state = 3 OR OLD.state = 1 AND NEW.state = 2))
     EXECUTE FUNCTION holdfast_refuse('a change of terms');
 CREATE TRIGGER jobs_fixed AFTER UPDATE OF id, tenant, job_id, kind, task, task_version, queue, priority, needs, cpus, memory_mb, parent_id, link_kind, workflow_id, step_index, key_kinds, deadline_at, created_at ON jobs FOR EACH ROW
     EXECUTE FUNCTION holdfast_refuse('a change of what a submit fixes');
@@ -279,7 +279,7 @@ CREATE TABLE events (
     digest bytea,
     seal bytea,
     PRIMARY KEY (id, rev),
-    CONSTRAINT legal_event CHECK ((type * 256 + coalesce(from_state, 0) * 16 + to_state) = ANY ('{257,258,547,611,627,820,1096,1810,2076,2092,2321,2338,2406,2423,2577,2594,2662,2679,2833,2850,2918,2935,3124,3140,3396,3652,3908,4165,4434,4665,4681,4729,4918,4934,5175,5191,5431,5447,5746,5939,5956,6170,6186,6202,6218,6234,6250,6266,6427,6443,6459,6475,6491,6507,6523,6685,6701,6717,6733,6765,6781,6929,6946,6963,6980,6997,7014,7031,7304,7321,7338,7355,7372,7389,7560,7577,7594,7611,7628,7645,7833,7901,8089,8157,8328,8345,8362,8379,8396,8413,8584,8601,8618,8635,8652,8669,8772,9011}'::smallint[]) AND from_state BETWEEN 1 AND 15 AND to_state BETWEEN 1 AND 15),
+    CONSTRAINT legal_event CHECK ((type * 256 + coalesce(from_state, 0) * 16 + to_state) = ANY ('{257,258,547,611,627,820,1096,1810,2076,2092,2321,2338,2406,2423,2577,2594,2662,2679,2833,2850,2918,2935,3124,3140,3396,3652,3908,4165,4434,4665,4681,4729,4918,4934,5175,5191,5431,5447,5746,5939,5956,6170,6186,6202,6218,6234,6250,6266,6427,6443,6459,6475,6491,6507,6523,6685,6701,6717,6733,6765,6781,6929,6946,6963,6980,6997,7014,7031,7304,7321,7338,7355,7372,7389,7560,7577,7594,7611,7628,7645,7833,7901,8089,8157,8328,8345,8362,8379,8396,8413,8584,8601,8618,8635,8652,8669,8772,9011,9233}'::smallint[]) AND from_state BETWEEN 1 AND 15 AND to_state BETWEEN 1 AND 15),
     CONSTRAINT first_event CHECK ((rev = 1) = (from_state IS NULL)),
     CONSTRAINT body_has_digest CHECK (body IS NULL OR digest IS NOT NULL)
 -- Only a vacuum enters new events into their block ranges; until then each read of the tail reads
@@ -290,7 +290,7 @@ CREATE INDEX events_ranges ON events USING brin (at, xid) WITH (pages_per_range 
 CREATE INDEX events_type ON events (type, at) WHERE type > 4;
 -- What a request from outside led to: a repetition is found without reading the job's history.
 CREATE INDEX events_request ON events (id, request_id)
-    WHERE (type) = ANY ('{9,10,11,22,23,24,27,29,30,31}'::smallint[]) AND request_id IS NOT NULL;
+    WHERE (type) = ANY ('{9,10,11,22,23,24,27,29,30,31,36}'::smallint[]) AND request_id IS NOT NULL;
 CREATE INDEX events_correlation ON events (correlation_id, id) WHERE correlation_id IS NOT NULL;
 
 CREATE TRIGGER events_fixed AFTER UPDATE OF xid, id, rev, type, from_state, to_state, at, attempt, beats, lease_expires_at, run_at, deadline_at, version, actor, request_id, reason, correlation_id, data, digest ON events FOR EACH ROW
@@ -1025,7 +1025,7 @@ SELECT coalesce(job_id, id::text) AS job_id, tenant, queue, task,
     to_timestamp(lease_expires_at / 1e6) AS lease_expires_at, held_by, wait_for, error_code
 FROM jobs;
 CREATE VIEW events_readable AS
-SELECT id, rev, to_timestamp(at / 1e6) AS at, CASE type WHEN 1 THEN 'job_created' WHEN 2 THEN 'job_claimed' WHEN 3 THEN 'job_started' WHEN 4 THEN 'job_succeeded' WHEN 5 THEN 'job_heartbeat' WHEN 6 THEN 'job_lease_renewed' WHEN 7 THEN 'job_admitted' WHEN 8 THEN 'job_denied' WHEN 9 THEN 'job_held' WHEN 10 THEN 'job_unheld' WHEN 11 THEN 'job_rescheduled' WHEN 12 THEN 'job_adopted' WHEN 13 THEN 'step_started' WHEN 14 THEN 'step_completed' WHEN 15 THEN 'job_progressed' WHEN 16 THEN 'job_waiting' WHEN 17 THEN 'wait_completed' WHEN 18 THEN 'job_failed' WHEN 19 THEN 'job_retrying' WHEN 20 THEN 'job_released' WHEN 21 THEN 'job_stalled' WHEN 22 THEN 'job_requeued' WHEN 23 THEN 'job_cancel_requested' WHEN 24 THEN 'job_cancelled' WHEN 25 THEN 'job_timed_out' WHEN 26 THEN 'job_dead_lettered' WHEN 27 THEN 'signal_received' WHEN 28 THEN 'result_ignored' WHEN 29 THEN 'job_compensated' WHEN 30 THEN 'dead_letter_redriven' WHEN 31 THEN 'dead_letter_discarded' WHEN 32 THEN 'job_cleaning' WHEN 33 THEN 'job_cleaned' WHEN 34 THEN 'step_failed' WHEN 35 THEN 'job_terms_corrected' END AS type,
+SELECT id, rev, to_timestamp(at / 1e6) AS at, CASE type WHEN 1 THEN 'job_created' WHEN 2 THEN 'job_claimed' WHEN 3 THEN 'job_started' WHEN 4 THEN 'job_succeeded' WHEN 5 THEN 'job_heartbeat' WHEN 6 THEN 'job_lease_renewed' WHEN 7 THEN 'job_admitted' WHEN 8 THEN 'job_denied' WHEN 9 THEN 'job_held' WHEN 10 THEN 'job_unheld' WHEN 11 THEN 'job_rescheduled' WHEN 12 THEN 'job_adopted' WHEN 13 THEN 'step_started' WHEN 14 THEN 'step_completed' WHEN 15 THEN 'job_progressed' WHEN 16 THEN 'job_waiting' WHEN 17 THEN 'wait_completed' WHEN 18 THEN 'job_failed' WHEN 19 THEN 'job_retrying' WHEN 20 THEN 'job_released' WHEN 21 THEN 'job_stalled' WHEN 22 THEN 'job_requeued' WHEN 23 THEN 'job_cancel_requested' WHEN 24 THEN 'job_cancelled' WHEN 25 THEN 'job_timed_out' WHEN 26 THEN 'job_dead_lettered' WHEN 27 THEN 'signal_received' WHEN 28 THEN 'result_ignored' WHEN 29 THEN 'job_compensated' WHEN 30 THEN 'dead_letter_redriven' WHEN 31 THEN 'dead_letter_discarded' WHEN 32 THEN 'job_cleaning' WHEN 33 THEN 'job_cleaned' WHEN 34 THEN 'step_failed' WHEN 35 THEN 'job_terms_corrected' WHEN 36 THEN 'job_approved' END AS type,
     CASE from_state WHEN 1 THEN 'pending' WHEN 2 THEN 'queued' WHEN 3 THEN 'claimed' WHEN 4 THEN 'running' WHEN 5 THEN 'waiting' WHEN 6 THEN 'retrying' WHEN 7 THEN 'stalled' WHEN 8 THEN 'succeeded' WHEN 9 THEN 'failed' WHEN 10 THEN 'cancelled' WHEN 11 THEN 'timed_out' WHEN 12 THEN 'denied' WHEN 13 THEN 'dead_lettered' END AS from_state, CASE to_state WHEN 1 THEN 'pending' WHEN 2 THEN 'queued' WHEN 3 THEN 'claimed' WHEN 4 THEN 'running' WHEN 5 THEN 'waiting' WHEN 6 THEN 'retrying' WHEN 7 THEN 'stalled' WHEN 8 THEN 'succeeded' WHEN 9 THEN 'failed' WHEN 10 THEN 'cancelled' WHEN 11 THEN 'timed_out' WHEN 12 THEN 'denied' WHEN 13 THEN 'dead_lettered' END AS to_state, attempt,
     actor, request_id, reason, data, body
 FROM events;

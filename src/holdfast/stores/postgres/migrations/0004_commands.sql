@@ -25,7 +25,8 @@ BEGIN
                 'link_kind', 'workflow_id', 'step_index', 'key_kinds'])) <> expected THEN 'data'
         WHEN EXISTS (
             SELECT 1 FROM jsonb_each(b) WHERE key = ANY (ARRAY['client_job_id', 'dedupe_key',
-                'content', 'context_ptr', 'adapter_id', 'files_id', 'trace_id', 'held'])
+                'content', 'context_ptr', 'adapter_id', 'files_id', 'trace_id', 'verdict', 'rule',
+                'rules', 'decided_by'])
             AND (jsonb_typeof(value) <> 'string'
                 OR length(value #>> '{}') NOT BETWEEN 1 AND 1000)) THEN 'data'
         WHEN b ? 'stated' AND (jsonb_typeof(b -> 'stated') = 'array'
@@ -41,8 +42,17 @@ BEGIN
                         OR length(one.value #>> '{}') > 1000)
                 OR (SELECT sum(length(one.key) + length(one.value))
                     FROM jsonb_each_text(map.value) AS one) > 16384)) THEN 'data'
-        WHEN held_by::jsonb IS DISTINCT FROM
-            CASE WHEN b ? 'held' THEN jsonb_build_array(b -> 'held') END THEN 'held_by'
+        WHEN b ? 'asked' AND (jsonb_typeof(b -> 'asked') = 'object'
+            AND length(b ->> 'asked') <= 1000
+            AND NOT EXISTS (SELECT 1 FROM jsonb_each(b -> 'asked')
+                WHERE jsonb_typeof(value) NOT IN ('string', 'number', 'null'))) IS NOT TRUE
+            THEN 'data'
+        WHEN b ? 'holds' AND (jsonb_typeof(b -> 'holds') = 'array'
+            AND jsonb_array_length(b -> 'holds') BETWEEN 1 AND 100
+            AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements(b -> 'holds') AS hold
+                WHERE jsonb_typeof(hold) <> 'string'
+                    OR length(hold #>> '{}') NOT BETWEEN 1 AND 1000)) IS NOT TRUE THEN 'data'
+        WHEN held_by::jsonb IS DISTINCT FROM b -> 'holds' THEN 'held_by'
     END;
 END $$;
 
@@ -50,7 +60,7 @@ END $$;
 -- admitted yet has the hold ''. An index on the state would cost every move of every job: changed
 -- columns of an index cannot be updated in place. Kept by triggers: holdfast_submit writes jobs, too.
 CREATE TABLE holds (
-    hold text NOT NULL,
+    hold text COLLATE "C" NOT NULL,
     id uuid NOT NULL,
     PRIMARY KEY (hold, id)
 );

@@ -46,6 +46,8 @@ class CommandSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An agent's profile; None is `DEFAULT_PROFILE`."""
     runner: str | None = None
     """`podman`, `sandbox` or `process`, where the submitter insists on one."""
+    network: Literal["none", "host"] | None = None
+    """`none`, where the rules allow it no network; None is what its profile has."""
     asked: dict[str, int] = {}
     """What was asked for beyond a limit and is granted as the limit (D2), by field."""
 

@@ -1,0 +1,146 @@
+"""Ask an external kernel over HTTP: signed, within its deadline, and not while it keeps failing.
+
+What it answers is checked as strictly as a rules file: nothing but a decision counts as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.admission.book import (
+    APPROVALS_LIMIT,
+    EXPIRY_LIMIT,
+    Approval,
+    Book,
+    Constraints,
+    Kernel,
+    Verdict,
+)
+from holdfast.admission.verdicts import Decision
+from holdfast.errors import HoldfastError, KernelUnavailable
+from holdfast.ids import unix_seconds
+from holdfast.lifecycle.record import JobId
+from holdfast.webhooks.egress import call
+from holdfast.webhooks.signature import sign_headers
+
+ANSWER_BYTES = 64 * 1024
+FAILURES = 3
+"""Failures in a row after which a kernel is left alone for a while."""
+PAUSE_SECONDS = 5.0
+"""For how long; then one request finds out whether it is back."""
+
+
+class _WrittenApproval(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    count: int = 1
+    roles: tuple[str, ...] = ("operator", "admin")
+    expires_seconds: int = 0
+    on_expiry: Literal["deny", "cancel"] = "deny"
+
+
+class _Written(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An answer as it is sent."""
+
+    verdict: Literal["allow", "deny", "approve", "hold"]
+    rule: str | None = None
+    reason: str | None = None
+    constraints: Constraints | None = None
+    approve: _WrittenApproval | None = None
+
+
+_read = msgspec.json.Decoder(_Written, strict=True).decode
+_write = msgspec.json.Encoder(enc_hook=list).encode
+
+
+class Breaker:
+    """Whether a service may be asked: not while it keeps failing, but for one request at times."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures = 0
+        self._closed_until = 0.0
+
+    def may_ask(self) -> bool:
+        """Return whether to ask; of several who come after a pause, only the first may."""
+        if self._failures < FAILURES:
+            return True
+        now = self._clock()
+        if now < self._closed_until:
+            return False
+        self._closed_until = now + PAUSE_SECONDS
+        return True
+
+    def succeed(self) -> None:
+        """Take note that it answered."""
+        self._failures = 0
+
+    def fail(self) -> None:
+        """Take note that it did not."""
+        self._failures += 1
+        self._closed_until = self._clock() + PAUSE_SECONDS
+
+
+class HttpKernel:
+    """Asks the kernels that books name, each behind a breaker of its own."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._breakers: dict[str, Breaker] = {}
+
+    async def ask(self, book: Book, variables: Mapping[str, Any], job: JobId) -> Decision:
+        """Return what the kernel of a book decides on a job."""
+        kernel = book.kernel
+        if kernel is None:
+            raise KernelUnavailable("the policy names no external kernel")
+        breaker = self._breakers.setdefault(kernel.url, Breaker(self._clock))
+        if not breaker.may_ask():
+            error = KernelUnavailable(f"{kernel.url} has failed, and is asked again soon")
+            error.tries = 0
+            raise error
+        try:
+            decision = _decide(book, await _post(kernel, variables, job))
+        except (HoldfastError, TimeoutError, msgspec.MsgspecError) as error:
+            breaker.fail()
+            raise KernelUnavailable(f"{kernel.url}: {error or 'no answer in time'}") from error
+        breaker.succeed()
+        return decision
+
+
+async def _post(kernel: Kernel, variables: Mapping[str, Any], job: JobId) -> bytes:
+    body = _write({"job": str(job), "variables": variables})
+    headers = {"content-type": "application/json", "idempotency-key": str(job)}
+    if kernel.secret_env is not None:
+        secret = os.environ.get(kernel.secret_env)
+        if not secret:
+            raise KernelUnavailable(f"the environment has no {kernel.secret_env} to sign with")
+        headers |= sign_headers(secret, str(job), int(unix_seconds()), body)
+    async with asyncio.timeout(kernel.deadline_seconds):
+        answer = await call(kernel.url, headers, body, limit_bytes=ANSWER_BYTES)
+    if answer.status != 200:
+        raise KernelUnavailable(f"it answered with status {answer.status}")
+    return answer.body
+
+
+def _decide(book: Book, body: bytes) -> Decision:
+    written = _read(body)
+    terms = written.approve or _WrittenApproval()
+    in_bounds = 1 <= terms.count <= APPROVALS_LIMIT and 0 <= terms.expires_seconds <= EXPIRY_LIMIT
+    if not in_bounds or not terms.roles:
+        raise KernelUnavailable("it asks for approvals that no rule could ask for")
+    return Decision(
+        verdict=Verdict(written.verdict),
+        # A hold names it, and `/` parts the names of holds.
+        rule=None if written.rule is None else written.rule.replace("/", "-")[:100] or None,
+        reason=None if written.reason is None else written.reason[:1000],
+        rules=book.digest,
+        constraints=written.constraints,
+        approval=Approval(**msgspec.structs.asdict(terms))
+        if Verdict(written.verdict) is Verdict.APPROVE
+        else None,
+    )

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from holdfast.app.app import Holdfast
 from holdfast.errors import NoSuchBlob
-from holdfast.lifecycle.command_spec import KINDS, CommandSpec, needed_capabilities
 from holdfast.flow.submit import NamedTask
 from holdfast.flow.submit_command import COMMAND_TERMS
+from holdfast.lifecycle.command_spec import KINDS, CommandSpec, needed_capabilities
 from holdfast.lifecycle.dialects import DIALECTS
 from holdfast.lifecycle.payload import encode_body
 from holdfast.lifecycle.record import Job, LoggedEvent

@@ -261,7 +261,9 @@ class _Reader:
             text = _unknown_text(unknown[1], field)
             field = f"{field}.{unknown[1]}".lstrip(".")
         elif (missing := re.fullmatch(r"Object missing required field `(.*)`", text)) is not None:
-            text = f"{missing[1]} is missing; write {_EXAMPLES.get(missing[1], missing[1] + ' = …')}"
+            text = (
+                f"{missing[1]} is missing; write {_EXAMPLES.get(missing[1], missing[1] + ' = …')}"
+            )
         else:
             name = field.removeprefix("rule.")
             text = f"{name}: {text[:1].lower()}{text[1:]}" if name else text
@@ -306,7 +308,7 @@ class _Reader:
         try:
             ZoneInfo(zone)
         except (KeyError, ValueError, OSError):
-            self._refuse(f"zone {zone!r} is unknown; write one such as \"Europe/Berlin\"", "zone")
+            self._refuse(f'zone {zone!r} is unknown; write one such as "Europe/Berlin"', "zone")
 
     def _read_kernel(self, written: _WrittenKernel) -> Kernel:
         if re.fullmatch(r"https?://[^\s/]+(/\S*)?", written.url) is None:
@@ -361,14 +363,15 @@ class _Reader:
 
     def _check_parts(self, number: int, rule: _WrittenRule, *, has_kernel: bool) -> None:
         """Refuse what would have no effect: its author expects one."""
-        if rule.approve is not None and rule.then != Verdict.APPROVE:
-            text = f"approve has no effect with then = {rule.then!r}; write then = \"approve\""
+        verdict = Verdict(rule.then)
+        if rule.approve is not None and verdict is not Verdict.APPROVE:
+            text = f'approve has no effect with then = {rule.then!r}; write then = "approve"'
             self._refuse_rule(number, rule, text, "approve")
-        if rule.constrain is not None and rule.then in (Verdict.DENY, Verdict.ASK):
-            text = f"constrain has no effect with then = {rule.then!r}; write then = \"allow\""
+        if rule.constrain is not None and verdict in (Verdict.DENY, Verdict.ASK):
+            text = f'constrain has no effect with then = {rule.then!r}; write then = "allow"'
             self._refuse_rule(number, rule, text, "constrain")
-        if rule.then == Verdict.ASK and not has_kernel:
-            text = "then = \"ask\" needs a [kernel] with the url of the service to ask"
+        if verdict is Verdict.ASK and not has_kernel:
+            text = 'then = "ask" needs a [kernel] with the url of the service to ask'
             self._refuse_rule(number, rule, text, "then")
         if rule.reason is not None and not 0 < len(rule.reason) <= 500:
             self._refuse_rule(number, rule, "reason must have 1 to 500 characters", "reason")
@@ -389,7 +392,7 @@ class _Reader:
             text = f"count must be between 1 and {APPROVALS_LIMIT}, not {written.count}"
             self._refuse_rule(number, rule, text, "approve", "count")
         if not written.roles or not all(written.roles):
-            text = "roles must name who may approve: roles = [\"operator\"]"
+            text = 'roles must name who may approve: roles = ["operator"]'
             self._refuse_rule(number, rule, text, "approve", "roles")
         seconds = self._read_span(number, rule, written.expires, "approve", "expires")
         if seconds is not None and not 1 <= seconds <= EXPIRY_LIMIT:
@@ -439,7 +442,7 @@ class _Reader:
             return None
         hours = None if rule.hours is None else _read_hours(rule.hours)
         if rule.hours is not None and hours is None:
-            text = f"hours must be written as \"08:00-18:00\", not {rule.hours!r}"
+            text = f'hours must be written as "08:00-18:00", not {rule.hours!r}'
             self._refuse_rule(number, rule, text, "hours")
         for day in rule.weekdays or ():
             if day not in WEEKDAYS:

@@ -62,7 +62,12 @@ def read_cases(text: str, source: str = "cases") -> tuple[Case, ...]:
     return cases
 
 
-_KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "list": (list,), "map": (dict,)}
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "list": (list,),
+    "map": (dict,),
+}
 
 
 def _check_variable(name: str, value: Any, where: str) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.errors import UploadExpired
 from holdfast.flow.batch import Choose, CountedSweep, carry_out
-from holdfast.lifecycle.command_spec import KINDS
 from holdfast.flow.finish import error_body
 from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.command_spec import KINDS
 from holdfast.lifecycle.holds import UNADMITTED, awaited_upload, upload_hold
 from holdfast.lifecycle.record import Actor, Change, Job, JobId
 from holdfast.lifecycle.retry import UPLOAD_EXPIRED

@@ -22,10 +22,10 @@ from holdfast.errors import (
 )
 from holdfast.flow.batch import Choose, Sweep, carry_out
 from holdfast.flow.command import perform
-from holdfast.lifecycle.command_spec import KINDS
 from holdfast.flow.upload import name_upload_again
 from holdfast.ids import mint_id
 from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.command_spec import KINDS
 from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.history import REDRIVES
 from holdfast.lifecycle.holds import upload_hold

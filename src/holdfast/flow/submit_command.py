@@ -17,6 +17,8 @@ from msgspec.structs import replace
 
 from holdfast.durations import Span, WrittenSpan
 from holdfast.errors import BadData, about
+from holdfast.flow.options import check_fields, read_deadline, read_job_options
+from holdfast.flow.submit import Inherited, JobBuilder, NamedTask, build_submission
 from holdfast.lifecycle.command_spec import (
     DEFAULT_PROFILE,
     KINDS,
@@ -28,8 +30,6 @@ from holdfast.lifecycle.command_spec import (
     CommandType,
     needed_capabilities,
 )
-from holdfast.flow.options import check_fields, read_deadline, read_job_options
-from holdfast.flow.submit import Inherited, JobBuilder, NamedTask, build_submission
 from holdfast.lifecycle.execution_policy import DEFAULT_POLICY, Policy
 from holdfast.lifecycle.holds import upload_hold
 from holdfast.lifecycle.keys import has_keys

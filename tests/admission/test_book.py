@@ -98,7 +98,7 @@ BAD = {
     "a field of the kernel": (HEAD + '[kernel]\nurl = "https://a"\ntimeout = 1', 5, "'timeout' in"),
     "no id": (ruled(DENY), 4, "rule number 1: id is missing"),
     "no verdict": (ruled(IT), 4, "rule it: then is missing"),
-    "another verdict": (ruled(IT, 'then = "block"'), 6, "rule it: then: invalid enum value 'block'"),
+    "another verdict": (ruled(IT, 'then = "block"'), 6, "it: then: invalid enum value 'block'"),
     "an id with a slash": (ruled('id = "a/b"', DENY), 5, "id must be of letters"),
     "an id twice": (
         ruled(IT, DENY, "", "[[rule]]", IT, DENY), 9, "is used twice, first in line 5",
@@ -108,7 +108,7 @@ BAD = {
     "an unknown kind": (
         ruled(IT, DENY, 'match = { kind = "comand" }'), 7, "did you mean 'command'?",
     ),
-    "an unknown role": (ruled(IT, DENY, 'match = { submitter_role = "x" }'), 7, "there are gateway"),
+    "an unknown role": (ruled(IT, DENY, 'match = { submitter_role = "x" }'), 7, "are gateway"),
     "an empty range": (ruled(IT, DENY, "match = { cpus = {} }"), 7, "needs min, max or both"),
     "a range upside down": (
         ruled(IT, DENY, "match = { cpus = { min = 4, max = 2 } }"), 7, "no job would match",

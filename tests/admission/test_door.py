@@ -21,7 +21,7 @@ from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.payload import digest
 from holdfast.lifecycle.record import Actor, NewJob
 from holdfast.lifecycle.states import Kind, Link, Priority, Role, State
-from holdfast.lifecycle.submit import submit
+from holdfast.lifecycle.submit import submit, was_admitted
 from holdfast.testing.factories import job_ids, new_job, submission
 from tests.admission.factories import book_of, variables
 
@@ -126,6 +126,23 @@ def test_a_birth_that_an_older_book_judged_is_judged_anew(holds: tuple[str, ...]
 
     assert again == judge_birth(job, new)
     assert unjudged_birth(job) is job
+
+
+@pytest.mark.req("A13")
+def test_the_successor_of_a_job_that_only_the_rules_held_goes_to_its_queue() -> None:
+    """The rules judge the successor, too: nothing else keeps it from its queue."""
+    book = ruled('then = "deny"')
+    waits = new_job(holds=("upload:7",), admitted=False)
+
+    assert was_admitted(first_of(judge_birth(new_job(), book)))
+    assert not was_admitted(first_of(judge_birth(waits, book)))
+    assert not was_admitted(first_of(waits))
+    assert not was_admitted(first_of(judge_birth(new_job(admitted=False), ruled('then = "allow"'))))
+
+
+def first_of(job: NewJob) -> Any:
+    """Return the first event of a job."""
+    return job.event
 
 
 def test_jobs_of_holdfasts_own_are_not_judged() -> None:

@@ -320,6 +320,10 @@ def test_who_submitted_a_job(actor: Actor, role: str, name: str) -> None:
     assert (found["submitter_role"], found["submitter"]) == (role, name)
 
 
+def test_a_job_without_a_timeout_has_a_longer_one_than_any() -> None:
+    assert variables_of(new_job(policy=Policy()))["timeout_seconds"] == UNLIMITED
+
+
 def test_a_bus_job_has_its_task_as_topic() -> None:
     assert variables_of(new_job(kind=Kind.BUS, task="t"))["topic"] == "t"
     assert variables_of(new_job(task="t"))["topic"] == ""

@@ -151,7 +151,9 @@ def test_a_structured_match(match: str, job: dict[str, Any], hit: bool) -> None:
 @pytest.mark.parametrize(("when", "job", "hit"), WHENS)
 @pytest.mark.parametrize("others", [0, 2])
 def test_an_expression(when: str, job: dict[str, Any], hit: bool, others: int) -> None:
-    never = [f'id = "never-{n}"\nwhen = \'cpus > 1000{n}\'\nthen = "hold"' for n in range(others)]
+    never = [
+        f'id = "never-{n}"\nwhen = \'body_bytes > 900000{n}\'\nthen = "hold"' for n in range(others)
+    ]
     book = book_of(*never, f"id = \"it\"\nwhen = '''{when}'''\nthen = \"deny\"")
 
     found = decide(book, **job)

@@ -100,7 +100,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 class Kernel(Struct, frozen=True, kw_only=True):
-    """An external service that decides where a rule says `ask`."""
+    """An external service that decides for rules with `then = "ask"`."""
 
     url: str
     deadline_seconds: float = 0.5

@@ -179,7 +179,7 @@ def matcher(globs: Globs) -> Callable[[str], bool]:
 
 
 def is_glob(text: str) -> bool:
-    """Return whether a text stands for more than itself."""
+    """Return whether a text is a pattern, and not only itself."""
     return any(sign in text for sign in "*?[")
 
 

@@ -80,7 +80,8 @@ def compile_match(match: Match) -> tuple[Condition, ...]:
     for name in match.__struct_fields__:
         asked = getattr(match, name)
         if asked is not None:
-            found += _CONDITIONS.get(type(asked), _globs)(name, asked)
+            compile_one: _Compile = _CONDITIONS.get(type(asked), _globs)
+            found += compile_one(name, asked)
     return tuple(found)
 
 
@@ -118,7 +119,8 @@ def _exactly(name: str, asked: int) -> list[Condition]:
     return [Condition(name, str(asked), lambda value: bool(value == asked))]
 
 
-_CONDITIONS: dict[type, Callable[[str, Any], list[Condition]]] = {
+_Compile = Callable[[str, Any], list[Condition]]
+_CONDITIONS: dict[type, _Compile] = {
     dict: _map,
     Range: _range,
     int: _exactly,
@@ -177,7 +179,7 @@ def matcher(globs: Globs) -> Callable[[str], bool]:
 
 
 def is_glob(text: str) -> bool:
-    """Return whether a text stands for more than itself."""
+    """Return whether a text is a pattern, and not only itself."""
     return any(sign in text for sign in "*?[")
 
 

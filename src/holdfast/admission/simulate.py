@@ -31,7 +31,7 @@ class Changed(Struct, frozen=True, kw_only=True):
     """The jobs on which one rule of the new book would decide otherwise."""
 
     rule: str | None
-    """Of the new book; None: its default."""
+    """The id in the new book; None: its default."""
     before: str
     after: str
     count: int

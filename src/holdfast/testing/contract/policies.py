@@ -87,7 +87,7 @@ class PolicyContract:
         job = (await submit_judged(store, new_job())).job
 
         [first] = await store.events(job.id)
-        assert (first.facts.rule, first.facts.asked) == ("short", {"timeout_seconds": None})
+        assert (first.facts.rule, first.facts.asked) == ("short", {"timeout_seconds": 3600.0})
         assert job.policy.timeout == 30_000_000
         assert (await store.get([job.id]))[0] == job
 

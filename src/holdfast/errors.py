@@ -67,7 +67,7 @@ class ReservedName(BadData, code="reserved_name"):
 
 
 class NoPoolForTopic(BadData, code="no_pool_for_topic"):
-    """No rule in `[topics]` says where the jobs of this topic go."""
+    """No pattern in `[topics]` matches the topic of the job."""
 
 
 class TransientError(HoldfastError, code="transient"):

@@ -2,7 +2,7 @@
 
 A pool is a queue, whose workers have a task of the topic's name, or a bus, on which the topic is
 the subject. Patterns have the wildcards of NATS: `*` is any one token, and `>`, at the end, one or
-more. Of the patterns that match, the most specific one counts: the first token in which two differ
+more. If several patterns match, the most specific one counts: the first token in which two differ
 decides, and there a literal beats `*`, and `*` beats `>`. So an exact topic beats every pattern,
 and the longest literal prefix wins.
 """
@@ -49,10 +49,15 @@ class Route(Struct, frozen=True, kw_only=True):
     adapter: Literal["require", "prefer"] = "require"
     """Whether a job that names an adapter needs a worker that has it (A5)."""
 
+    @property
+    def pool(self) -> str:
+        """Where it leads, for people."""
+        return f"queue {self.queue}" if self.bus is None else f"bus {self.bus}"
+
     def faults(self) -> Iterable[tuple[str, str]]:
         """Return what is wrong, each with the name of the field."""
         if (self.queue is None) == (self.bus is None):
-            yield "queue", "or `bus` must say where the topic leads: one of them, not both"
+            yield "queue", "or `bus` must name where the topic leads: one of them, not both"
             return
         for name in ("queue", "bus"):
             yield from ((name, fault) for fault in _name_faults(getattr(self, name), name))
@@ -101,7 +106,7 @@ class Topics(Struct, frozen=True, kw_only=True):
         return None
 
     def route_or_refuse(self, topic: Any) -> Route:
-        """Return the route of a topic; BadData, or NoPoolForTopic, says what to change."""
+        """Return the route of a topic; raise BadData or NoPoolForTopic."""
         route = self.route(check_topic(topic))
         if route is None:
             raise NoPoolForTopic(_no_pool_text(topic, list(self.routes)), field="topic")
@@ -120,13 +125,12 @@ def read_topics(table: Mapping[str, Any], source: str) -> Topics:
 
 
 def check_topic(topic: Any) -> str:
-    """Return a topic, or raise BadData: it begins with `job.` and has no wildcards."""
+    """Return a topic, or raise BadData: it starts with `job.` and has no wildcards."""
     try:
         check_text(topic, "topic", limit=TOPIC_LIMIT)
-        tokens = topic.split(".")
-        if tokens[0] != PREFIX or len(tokens) < 2:
-            raise BadData(f"topic {topic!r} must begin with '{PREFIX}.', as job.chat.simple does")
-        if not all(map(_TOKEN.fullmatch, tokens)):
+        if not topic.startswith(f"{PREFIX}."):
+            raise BadData(f"topic {topic!r} must start with '{PREFIX}.', as job.chat.simple does")
+        if not is_topic(topic):
             raise BadData(
                 f"topic {topic!r} must consist of tokens of letters, digits, '_' and '-' "
                 "with one '.' between them"
@@ -135,6 +139,12 @@ def check_topic(topic: Any) -> str:
         error.field = "topic"
         raise
     return str(topic)
+
+
+def is_topic(name: str) -> bool:
+    """Return whether a name can be a topic."""
+    prefix, *tokens = name.split(".")
+    return prefix == PREFIX and bool(tokens) and all(map(_TOKEN.fullmatch, tokens))
 
 
 def _read_route(given: Any, pattern: Any, source: str) -> Route:
@@ -176,9 +186,9 @@ def _pattern_fault(pattern: Any) -> str | None:
         return f"must be text of at most {TOPIC_LIMIT} characters"
     tokens = pattern.split(".")
     if tokens[0] != PREFIX or len(tokens) < 2:
-        return f"must begin with '{PREFIX}.', as job.chat.* does"
+        return f"must start with '{PREFIX}.', as job.chat.* does"
     if ANY_REST in tokens[:-1]:
-        return f"has '{ANY_REST}' before its end; it stands for all the rest"
+        return f"has '{ANY_REST}' before its end; it matches all the rest"
     if not all(token in (ANY_TOKEN, ANY_REST) or _TOKEN.fullmatch(token) for token in tokens):
         return "must consist of tokens of letters, digits, '_' and '-', or '*', or '>' at the end"
     return None

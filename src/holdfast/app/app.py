@@ -13,12 +13,14 @@ from uuid import UUID
 
 from typing_extensions import Unpack
 
+from holdfast.admission.topics import NO_TOPICS, Topics, read_topics
 from holdfast.app.caller_transaction import Enlisting
 from holdfast.app.job_methods import JobMethods, read_filters
 from holdfast.app.sync import LoopSessions
+from holdfast.config import read_file
 from holdfast.durations import Span, span_seconds
 from holdfast.errors import BadData, BadTask, HoldfastError, ReservedName, StoreError
-from holdfast.flow.options import TaskOptions
+from holdfast.flow.options import TaskOptions, list_adapter_needs
 from holdfast.flow.submit import NOTHING, Inherited, JobBuilder, PublishedTerms, submit_error
 from holdfast.lifecycle.payload import check_number, check_text, decode_body
 from holdfast.lifecycle.record import Actor, Job, JobId, NewJob
@@ -96,6 +98,7 @@ class Holdfast(JobMethods, Enlisting):
         store: Callable[[], Store] | None = None,
         command_dir: str | Path | None = None,
         blobs: str | None = None,
+        topics: Topics | Mapping[str, Any] | str | Path | None = None,
     ) -> None:
         """Keep the settings; nothing is opened yet.
 
@@ -103,7 +106,8 @@ class Holdfast(JobMethods, Enlisting):
         W3C traceparent of the caller. `unbounded_leases` allows tests leases that no worker could
         keep renewed. `store` makes a store of your own instead of one for `url`. `command_dir` has
         the files of commands on this host while they run. `blobs` is where logs, artifacts and
-        uploads are kept: a directory, or `s3://bucket/prefix`.
+        uploads are kept: a directory, or `s3://bucket/prefix`. `topics` has the pool of each topic,
+        as a mapping or in the table `[topics]` of a settings file.
         """
         address = read_address(url)
         self.url = url
@@ -125,6 +129,8 @@ class Holdfast(JobMethods, Enlisting):
         """Where the files of commands are on this host; None: `box_files.default_directory()`."""
         self.blobs = blobs
         """Where logs, artifacts and uploads are kept; None: below the directory of commands."""
+        self.topics = _read_topics(topics)
+        """The pools of jobs that are submitted by topic."""
         self._no_terms_until = 0.0
         self._sessions = LoopSessions(
             lambda: StoreSession(
@@ -353,6 +359,7 @@ class Holdfast(JobMethods, Enlisting):
         queues: Sequence[str] = ("default",),
         concurrency: int = 20,
         capabilities: Iterable[str] = (),
+        adapters: Iterable[str] = (),
         grace: Span = "30s",
         poll: Span = "500ms",
         tick: Span = "1s",
@@ -363,6 +370,7 @@ class Holdfast(JobMethods, Enlisting):
     ) -> Worker:
         """Make a worker of this app's tasks: `async with app.worker():`, or `await ….run()`.
 
+        `adapters` are the ids of adapters that it has: jobs that name another go to other workers.
         `grace` is the time that running jobs get when it stops. It looks for work every `poll` even
         without a wakeup, and every `tick` for cancels, lost leases and timers. `exits`: the process
         ends with it, and so does what cannot be killed otherwise. `commands` has it also run
@@ -382,7 +390,7 @@ class Holdfast(JobMethods, Enlisting):
             keeper_store=self.make_store(),
             queues=_check_queues(queues),
             concurrency=concurrency,
-            capabilities=frozenset(capabilities),
+            capabilities=frozenset(capabilities) | list_adapter_needs(adapters),
             grace_seconds=span_seconds(grace, "grace"),
             poll_seconds=span_seconds(poll, "poll"),
             tick_seconds=tick_seconds,
@@ -477,6 +485,7 @@ class Holdfast(JobMethods, Enlisting):
             name=self.control.name,
             tenant=tenant,
             tasks=self.tasks,
+            topics=self.topics,
             awaited=None if self.rehearsal is None else self.rehearsal.awaited,
             names_tenant=True,
         )
@@ -496,6 +505,18 @@ class Holdfast(JobMethods, Enlisting):
 
 def _nothing_published(_tenant: str, _task: str) -> TaskTerms | None:
     return None
+
+
+def _read_topics(given: Topics | Mapping[str, Any] | str | Path | None) -> Topics:
+    match given:
+        case None:
+            return NO_TOPICS
+        case Topics():
+            return given
+        case str() | Path():
+            return read_file(Path(given)).topics
+        case _:
+            return read_topics(given, "topics")
 
 
 def _check_queues(queues: Sequence[str]) -> list[str]:

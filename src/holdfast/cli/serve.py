@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from holdfast.admission.topics import NO_TOPICS, Topics
 from holdfast.app.app import Holdfast
 from holdfast.cli.runtime import FOUND_PROBLEMS, handle_signals
 from holdfast.cli.settings import CommandFileOptions, ListenOptions
@@ -30,6 +31,7 @@ def make_gateway(
     meters: Meters | None = None,
     beside: Sequence[Beside] = (),
     files: CommandFileOptions,
+    topics: Topics = NO_TOPICS,
 ) -> HttpServer:
     """Make the gateway of a store, on a socket that it already owns."""
     # The command itself prints when it starts and stops.
@@ -42,6 +44,7 @@ def make_gateway(
         make_authenticator(store, listen.host),
         check=partial(check_exposure, host=listen.host),
         tasks=None if app is None else app.tasks,
+        topics=topics if app is None else app.topics,
         limits=limits,
         meters=meters,
         beside=beside,

@@ -119,7 +119,7 @@ def collect_attempts(log: list[ReadEvent]) -> list[ShownAttempt]:
 
 
 def _job_facts(job: Job, first: ReadEvent) -> Iterator[tuple[str, str]]:
-    labels = [f"{name}={value}" for name, value in first.facts.get("labels", {}).items()]
+    labels = [f"{name}={value}" for name, value in _given(first, "labels").items()]
     yield "job", plain(job.public_id)
     yield "internal id", "" if job.public_id == str(job.id) else str(job.id)
     yield ("type" if is_command(job) else "task"), plain(job.task)
@@ -141,10 +141,19 @@ def _job_facts(job: Job, first: ReadEvent) -> Iterator[tuple[str, str]]:
     yield "waits for", plain(wait_text(job.wait_for))
     yield "parent", "" if job.parent_id is None else f"{job.parent_id} ({job.link_kind})"
     yield "labels", plain(", ".join(labels))
+    yield "env", plain(", ".join(f"{name}={text}" for name, text in _given(first, "env").items()))
+    yield "context", plain(first.facts.get("context_ptr"))
+    yield "adapter", plain(first.facts.get("adapter_id"))
+    yield "result at", plain(job.result_ptr)
     yield "correlation", plain(first.correlation_id)
     yield "trace", plain(first.trace_id)
     yield "submitted", time_text(job.created_at)
     yield "ended", "" if job.finished_at is None else time_text(job.finished_at)
+
+
+def _given(first: ReadEvent, name: str) -> dict[str, str]:
+    given: dict[str, str] = first.facts.get(name, {})
+    return given
 
 
 def _list_followers(job: Job, log: list[ReadEvent]) -> Iterator[tuple[str, str]]:

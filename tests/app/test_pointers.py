@@ -93,13 +93,13 @@ async def test_a_handler_gets_what_was_submitted(app: Holdfast, pointer: str) ->
 async def test_http_the_client_and_the_worker_protocol_carry_it_unchanged(
     app: Holdfast, store: Store, http: httpx.AsyncClient, pointer: str
 ) -> None:
-    given = {"context_ptr": pointer, "adapter_id": "a", "env": ENV}
+    given: Any = {"context_ptr": pointer, "adapter_id": "a", "env": ENV}
     bodies: list[dict[str, Any]] = [{"task": "charge"}, {"topic": "job.chat.simple"}]
     jobs = [(await http.post("/v1/jobs", json=body | given)).json()["job"] for body in bodies]
     async with Client("http://test", transport=http._transport) as client:
-        by_client = await client.submit(client.named("charge").options(**given))  # type: ignore[arg-type]
-        topic = await client.submit_topic("job.chat.simple", **given)  # type: ignore[arg-type]
-        command = await client.submit_command("true", **given | {"env": {"A": "b"}})  # type: ignore[arg-type]
+        by_client = await client.submit(client.named("charge").options(**given))
+        topic = await client.submit_topic("job.chat.simple", **given)
+        command = await client.submit_command("true", **given | {"env": {"A": "b"}})
     for one in (by_client, topic, command):
         assert (await created(store, one.record.id)).context_ptr == pointer
     hand = await Hand.hired(http, queues=["default"])

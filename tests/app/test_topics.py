@@ -21,7 +21,7 @@ from holdfast.errors import (
 )
 from holdfast.http.app import make_server
 from holdfast.lifecycle.record import Job
-from holdfast.lifecycle.states import Kind
+from holdfast.lifecycle.states import Kind, Priority
 from holdfast.lifecycle.times import SECOND
 from holdfast.maintenance.verify import LedgerProblem, verify
 from holdfast.ports.models import ClaimRequest
@@ -201,7 +201,8 @@ async def test_options_reach_the_job(submitter: Submitter, store: Store) -> None
         parent=parent,
     )
     record = job.record
-    assert (record.job_id, record.priority, record.needs) == ("j", "batch", {"gpu"})
+    assert (record.job_id, record.priority) == ("j", Priority.BATCH)
+    assert record.needs == {"gpu"}
     assert (record.workflow_id, record.step_index) == ("w", 3)
     assert record.parent_id == parent.record.id
     assert record.run_at is not None

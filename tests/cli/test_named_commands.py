@@ -43,6 +43,11 @@ REASONS: list[r.Reason] = [
     r.BacksOff(until=2, failure=FAILURE, failures=1, max_attempts=4),
     r.NoWorker(queue="mail", last_seen=()),
     r.NoCapableWorker(queue="q", needs=("gpu",), missing=("gpu",), closest="w", workers=1),
+    r.NoCapableWorker(
+        queue="q", needs=("adapter:a", "gpu"), missing=("adapter:a",), closest="w", workers=1
+    ),
+    r.NoTopicWorker(topic="job.a", queue="q", workers=0),
+    r.NoTopicWorker(topic="job.a", queue="job.a", bus=True, workers=0),
     r.NoCommandWorker(queue="q", missing=("command",), workers=0),
     r.NoRoom(cpus=8, memory_mb=None, host="h", host_cpus=4, host_memory_mb=1, ever=False),
     r.TaskUnknown(queue="q", task="t", workers=("w",)),

@@ -23,7 +23,9 @@ from tests.http.openapi_document import GOLDEN, bare, written
 OLD_DOCUMENT = "13b723165464a7254679d9e90f3652c5d3dfd703d1f59b42552b52d22b060dec"
 """The SHA-256 of `openapi.txt`."""
 JOB = '{"$ref": "#/components/schemas/Wanted"}'
-COMMAND_OR_JOB = f'{{"anyOf": [{JOB}, {{"$ref": "#/components/schemas/WantedCommand"}}]}}'
+COMMAND = '{"$ref": "#/components/schemas/WantedCommand"}'
+TOPIC = '{"$ref": "#/components/schemas/WantedTopic"}'
+ANY_JOB = f'{{"anyOf": [{JOB}, {COMMAND}, {TOPIC}]}}'
 NULLABLE_TEXT = '{"anyOf": [{"type": "string"}, {"type": "null"}], "default": null}'
 LINES = '"lines": {"items": {"$ref": "#/components/schemas/LogView"}, "type": "array"}'
 TEXT, NUMBER, FLAG = '{"type": "string"}', '{"type": "integer"}', '{"type": "boolean"}'
@@ -57,9 +59,11 @@ REASON_CODE = '"{0}": "#/components/schemas/{1}", '
 DEVIATIONS = {
     # It said that metrics may come as JSON, of any form. They never do.
     "/metrics get ": ('"application/json": {"schema": {}}, ', ""),
-    # A submit also takes a command or an agent, which has a `type` (D17).
-    "/v1/jobs post ": (JOB, COMMAND_OR_JOB),
-    "schema Many ": (JOB, COMMAND_OR_JOB),
+    # A submit also takes a command or an agent, which has a `type` (D17), and a topic (A2).
+    "/v1/jobs post ": (JOB, ANY_JOB),
+    "schema Many ": (JOB, ANY_JOB),
+    # Where a result is (A9).
+    "schema JobView ": ('"retention": ', f'"result_ptr": {NULLABLE_TEXT}, "retention": '),
     # The answer to a command has its state in the words of its document (D11).
     "schema Receipt ": ('}, "required"', f', "status": {NULLABLE_TEXT}}}, "required"'),
     # A log may be what a command printed: to a stream, with a size. It shows where to continue.
@@ -111,6 +115,18 @@ OF_WHY = [
         + REASON_CODE.format("no_command_worker", "NoCommandWorker")
         + REASON_CODE.format("no_room", "NoRoom"),
     ),
+    # One more: no worker serves a topic (A2).
+    (
+        "schema Why ",
+        REASON.format("NoCapableWorker"),
+        "".join(map(REASON.format, ("NoCapableWorker", "NoTopicWorker"))),
+    ),
+    (
+        "schema Why ",
+        REASON_CODE.format("no_room", "NoRoom"),
+        REASON_CODE.format("no_room", "NoRoom")
+        + REASON_CODE.format("no_topic_worker", "NoTopicWorker"),
+    ),
     # One more: an agent asked a question.
     (
         "schema Why ",
@@ -124,7 +140,23 @@ OF_WHY = [
         + REASON_CODE.format("awaits_admission", "AwaitsAdmission"),
     ),
 ]
-"""The same of the answer to why, which changed three times."""
+"""The same of the answer to why, which changed four times."""
+OF_THE_BUS = [
+    # What a submitter gives for the worker, and what the worker gets of it (A4, A5).
+    *(
+        (schema, had, f"{had.removesuffix(before)}{added}{before}")
+        for schema in ("schema Assignment ", "schema Wanted ")
+        for had, before, added in (
+            ('"properties": {"args": ', '"args": ', f'"adapter_id": {NULLABLE_TEXT}, '),
+            ('"correlation_id": ', '"correlation_id": ', f'"context_ptr": {NULLABLE_TEXT}, '),
+        )
+    ),
+    # What a worker on a bus reports beside its result or error (A9).
+    ("schema Result ", '"job": ', f'"execution_ms": {NULLABLE_NUMBER}, "job": '),
+    ("schema Result ", '"state": ', f'"result_ptr": {NULLABLE_TEXT}, "state": '),
+    ("schema Result ", f'"task": {TEXT}', f'"task": {TEXT}, "worker_id": {NULLABLE_TEXT}'),
+]
+"""The same of schemas that gained several fields."""
 ADDED = {
     "schema AsksQuestion ": "what an agent that runs waits for (D1)",
     "schema WaitsForUpload ": "why a command waits: its upload is not finalized (D3)",
@@ -140,6 +172,8 @@ ADDED = {
     "/v1/uploads/{upload}/finalize post ": "accept what was written",
     "schema NoCommandWorker ": "why a command waits: nobody runs commands",
     "schema NoRoom ": "why a command waits: no host has room",
+    "schema NoTopicWorker ": "why a job waits: nobody serves its topic (A2)",
+    "schema WantedTopic ": "what a submit by topic takes (A2)",
     "schema WantedCommand ": "what a submit of a command takes (D17)",
     "/v1/jobs/{job} delete ": "the document of commands kills a job so (D7)",
     "schema Output ": "the last lines that a command printed, as one text",
@@ -173,7 +207,8 @@ async def test_routes_fields_and_codes_are_those_that_clients_know(
     old = GOLDEN.read_text("utf-8")
     assert hashlib.sha256(old.encode()).hexdigest() == OLD_DOCUMENT
     expected = old.splitlines()
-    for route, had, has in [*((key, *pair) for key, pair in DEVIATIONS.items()), *OF_WHY]:
+    deviations = [*((key, *pair) for key, pair in DEVIATIONS.items()), *OF_WHY, *OF_THE_BUS]
+    for route, had, has in deviations:
         [number] = [number for number, line in enumerate(expected) if line.startswith(route)]
         assert had in expected[number], f"no deviation of {route}any more"
         expected[number] = expected[number].replace(had, has)

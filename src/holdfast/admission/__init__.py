@@ -1,1 +1,1 @@
-"""Which jobs may run: pure decisions from rules, without a store, a clock or a network."""
+"""Rules that admit, deny or delay a job, and where topics lead; pure."""

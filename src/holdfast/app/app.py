@@ -14,12 +14,14 @@ from uuid import UUID
 
 from typing_extensions import Unpack
 
+from holdfast.admission.topics import NO_TOPICS, Topics, read_topics
 from holdfast.app.caller_transaction import Enlisting
 from holdfast.app.job_methods import JobMethods, read_filters
 from holdfast.app.sync import LoopSessions
+from holdfast.config import read_file
 from holdfast.durations import Span, span_seconds
 from holdfast.errors import BadData, BadTask, HoldfastError, ReservedName, StoreError
-from holdfast.flow.options import TaskOptions
+from holdfast.flow.options import TaskOptions, list_adapter_needs
 from holdfast.flow.submit import NOTHING, Inherited, JobBuilder, PublishedTerms, submit_error
 from holdfast.lifecycle.payload import check_number, check_text, decode_body
 from holdfast.lifecycle.record import Actor, Job, JobId, NewJob
@@ -100,6 +102,7 @@ class Holdfast(JobMethods, Enlisting):
         command_dir: str | Path | None = None,
         blobs: str | None = None,
         policy: str | Path | None = None,
+        topics: Topics | Mapping[str, Any] | str | Path | None = None,
     ) -> None:
         """Keep the settings; nothing is opened yet.
 
@@ -108,7 +111,8 @@ class Holdfast(JobMethods, Enlisting):
         keep renewed. `store` makes a store of your own instead of one for `url`. `command_dir` has
         the files of commands on this host while they run. `blobs` is where logs, artifacts and
         uploads are kept: a directory, or `s3://bucket/prefix`. `policy` is a file of rules that is
-        applied when the app opens, and again whenever it changes.
+        applied when the app opens, and again whenever it changes. `topics` has the pool of each
+        topic, as a mapping or in the table `[topics]` of a settings file.
         """
         address = read_address(url)
         self.url = url
@@ -132,6 +136,8 @@ class Holdfast(JobMethods, Enlisting):
         """Where logs, artifacts and uploads are kept; None: below the directory of commands."""
         self.policy = None if policy is None else Path(policy)
         """The file of rules that is watched and applied; None: what is applied stays."""
+        self.topics = _read_topics(topics)
+        """The pools of jobs that are submitted by topic."""
         self._no_terms_until = 0.0
         self._sessions = LoopSessions(
             lambda: StoreSession(
@@ -375,6 +381,7 @@ class Holdfast(JobMethods, Enlisting):
         queues: Sequence[str] = ("default",),
         concurrency: int = 20,
         capabilities: Iterable[str] = (),
+        adapters: Iterable[str] = (),
         grace: Span = "30s",
         poll: Span = "500ms",
         tick: Span = "1s",
@@ -385,6 +392,7 @@ class Holdfast(JobMethods, Enlisting):
     ) -> Worker:
         """Make a worker of this app's tasks: `async with app.worker():`, or `await ….run()`.
 
+        `adapters` are the ids of adapters that it has: jobs that name another go to other workers.
         `grace` is the time that running jobs get when it stops. It looks for work every `poll` even
         without a wakeup, and every `tick` for cancels, lost leases and timers. `exits`: the process
         ends with it, and so does what cannot be killed otherwise. `commands` has it also run
@@ -413,7 +421,7 @@ class Holdfast(JobMethods, Enlisting):
             keeper_store=self.make_store(),
             queues=_check_queues(queues),
             concurrency=concurrency,
-            capabilities=frozenset(capabilities),
+            capabilities=frozenset(capabilities) | list_adapter_needs(adapters),
             grace_seconds=span_seconds(grace, "grace"),
             poll_seconds=span_seconds(poll, "poll"),
             tick_seconds=tick_seconds,
@@ -508,6 +516,7 @@ class Holdfast(JobMethods, Enlisting):
             name=self.control.name,
             tenant=tenant,
             tasks=self.tasks,
+            topics=self.topics,
             awaited=None if self.rehearsal is None else self.rehearsal.awaited,
             names_tenant=True,
         )
@@ -527,6 +536,18 @@ class Holdfast(JobMethods, Enlisting):
 
 def _nothing_published(_tenant: str, _task: str) -> TaskTerms | None:
     return None
+
+
+def _read_topics(given: Topics | Mapping[str, Any] | str | Path | None) -> Topics:
+    match given:
+        case None:
+            return NO_TOPICS
+        case Topics():
+            return given
+        case str() | Path():
+            return read_file(Path(given)).topics
+        case _:
+            return read_topics(given, "topics")
 
 
 def _check_queues(queues: Sequence[str]) -> list[str]:

@@ -18,6 +18,7 @@ from holdfast.app.sync import LoopSessions
 from holdfast.flow.options import read_states
 from holdfast.flow.submit import Inherited
 from holdfast.flow.submit_command import CommandOptions
+from holdfast.flow.submit_topic import TopicOptions
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.states import State
@@ -41,7 +42,11 @@ from holdfast.operations.upload_directory import upload_directory
 from holdfast.operations.views import ArtifactList
 from holdfast.ports.models import QueueStatus
 from holdfast.queries.why.why import Why
-from holdfast.tasks.call_request import build_wanted_command, read_correlation
+from holdfast.tasks.call_request import (
+    build_wanted_command,
+    build_wanted_topic,
+    read_correlation,
+)
 from holdfast.tasks.handles import JobHandle
 from holdfast.tasks.tasks import Call
 from holdfast.telemetry.tracing import submit_span
@@ -124,6 +129,28 @@ class JobMethods(ABC):
         """Submit a command, in a thread without an event loop."""
         work = self.submit_command(command, **options)
         return self.run_sync(work, f"{self._variable}.submit_command(…)")
+
+    async def submit_topic(
+        self, topic: str, args: Mapping[str, Any] | None = None, /, **options: Unpack[TopicOptions]
+    ) -> JobHandle[Any]:
+        """Submit a job to the pool of a topic: `submit_topic("job.chat.simple", {"text": "hi"})`.
+
+        `[topics]` has the pool of each topic: the app's, or the server's for a client.
+        """
+        with submit_span(topic, topic) as active:
+            wanted = build_wanted_topic(topic, args or {}, options, self.inherited(active))
+            operations = await self._operations_for(options.get("tenant"))
+            made = await operations.do(SubmitJob(job=wanted))
+        job = JobHandle[Any](made.job, self, decode_body, created=made.created)
+        await self._on_submitted(job)
+        return job
+
+    def submit_topic_sync(
+        self, topic: str, args: Mapping[str, Any] | None = None, /, **options: Unpack[TopicOptions]
+    ) -> JobHandle[Any]:
+        """Submit a job to the pool of a topic, in a thread without an event loop."""
+        work = self.submit_topic(topic, args, **options)
+        return self.run_sync(work, f"{self._variable}.submit_topic(…)")
 
     async def upload(
         self,

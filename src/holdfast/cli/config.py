@@ -73,6 +73,7 @@ def show_config(
         # Where secrets are, never what they are.
         "agents": {} if file is None else to_builtins(file.agents),
         "secrets": {} if file is None else to_builtins(file.secrets),
+        "topics": {} if file is None else to_builtins(file.topics.routes),
     }
     rows = [
         (one.name, plain("–" if one.value is None else one.value), plain(one.source))
@@ -86,11 +87,13 @@ def show_config(
 
 
 def _list_tables(file: ConfigFile) -> list[tuple[str, str, str]]:
-    """Return what has no flag: how each agent is run, and where each secret is."""
+    """Return what has no flag: how agents are run, where secrets are, where topics lead."""
     agents = ((f"agents.{name}", shlex.join(one.argv)) for name, one in file.agents.items())
     secrets = ((f"secrets.{name}", one.place) for name, one in file.secrets.items())
+    topics = ((f"topics.{name}", one.pool) for name, one in file.topics.routes.items())
     source = plain(file.path)
-    return [(plain(name), plain(text), source) for name, text in (*agents, *secrets)]
+    rows = (*agents, *secrets, *topics)
+    return [(plain(name), plain(text), source) for name, text in rows]
 
 
 def _collect_settings(ctx: typer.Context, command: str | None) -> list[Setting]:

@@ -22,10 +22,11 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields, replace
 from typer import Argument, Option
 
+from holdfast.admission.topics import NO_TOPICS, Topics
 from holdfast.app.app import Holdfast
 from holdfast.cli.output import print_answer
 from holdfast.cli.runtime import exit_on_error, load_app, with_operations, with_store
-from holdfast.config import variable
+from holdfast.config import ConfigFile, variable
 from holdfast.durations import instant, span_micros, span_seconds
 from holdfast.errors import BadData, NoSuchJob
 from holdfast.lifecycle.payload import check_body, check_text, decode_body
@@ -109,6 +110,13 @@ class StoreOptions(Options):
         app = self._app_of_store() if given is None else None
         return given if app is None else app.blobs
 
+    def topics(self) -> Topics:
+        """Return the topics of the settings file, else those of the app."""
+        topics = read_file_topics(self.ctx)
+        if topics.routes or self.app is None:
+            return topics
+        return load_app(self.app).topics
+
     def _app_of_store(self) -> Holdfast | None:
         """Return the app whose store is used; None if an address was given instead."""
         source = self.ctx.get_parameter_source("url")
@@ -144,11 +152,22 @@ class ServerCommand(StoreCommand):
         work: Callable[[Operations], Awaitable[R]],
         *,
         files: CommandFileOptions | None = None,
+        topics: Topics = NO_TOPICS,
     ) -> R:
-        """Do work that takes several requests; `files` is where logs and other files are."""
+        """Do work that takes several requests; `files` is where logs and other files are.
+
+        `topics` is where jobs go that it submits by topic to a store.
+        """
         directory = self.command_dir(None if files is None else files.command_dir)
         blobs = self.blobs(None if files is None else files.blobs)
-        doing = with_operations(self.address, self.whose, work, command_dir=directory, blobs=blobs)
+        doing = with_operations(
+            self.address,
+            self.whose,
+            work,
+            command_dir=directory,
+            blobs=blobs,
+            topics=topics,
+        )
         return asyncio.run(doing)
 
     def do(self, request: Request[R]) -> R:
@@ -214,6 +233,12 @@ def as_command(function: Callable[..., None]) -> Callable[..., None]:
     made.__signature__ = signature.replace(parameters=list(parameters.values()))
     made.__annotations__ = {one.name: one.annotation for one in parameters.values()}
     return command
+
+
+def read_file_topics(ctx: typer.Context) -> Topics:
+    """Return the topics of the settings file."""
+    file = ctx.find_root().obj
+    return file.topics if isinstance(file, ConfigFile) else NO_TOPICS
 
 
 def _is(parameter: inspect.Parameter, group: type[Options]) -> bool:

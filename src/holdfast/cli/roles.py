@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
+from holdfast.admission.topics import Topics
 from holdfast.app.app import Holdfast
 from holdfast.cli.options import DEFAULT_URL, StoreCommand
 from holdfast.cli.output import plain, print_json, print_line, print_note
@@ -32,6 +33,7 @@ from holdfast.cli.settings import (
     MaybeApp,
     MetricsOptions,
     PurgeOptions,
+    TopicFileOptions,
     UpkeepOptions,
     WorkerOptions,
     setting,
@@ -63,6 +65,7 @@ def up(
     keep: UpkeepOptions,
     records: PurgeOptions,
     files: CommandFileOptions,
+    pools: TopicFileOptions,
     logs: LogOptions,
 ) -> None:
     """Run everything in one process: API, reconciler, janitor, webhooks and, with an app, a worker.
@@ -73,7 +76,7 @@ def up(
     the grace. Exit code 0 only if every job was finished or released.
     """
     commands = host.read(files.command_dir)
-    loaded = _load_app(app, url, files, commands)
+    loaded = _load_app(app, url, files, commands, pools.topics)
     server = _import_server()
     directory = files.command_dir if loaded is None else loaded.command_dir
     blobs = files.blobs if loaded is None else loaded.blobs
@@ -89,6 +92,7 @@ def up(
         beside=[beside],
         files=files,
         prepare=partial(_apply_policy, upkeep),
+        topics=pools.topics,
     )
     # The gateway's loop sweeps, which no handler can block.
     worker = None if loaded is None else work.worker(loaded, reconcile=False, commands=commands)
@@ -106,6 +110,7 @@ def serve(
     url: AppUrl = None,
     listen: ListenOptions,
     files: CommandFileOptions,
+    pools: TopicFileOptions,
     logs: LogOptions,
 ) -> None:
     """Serve the HTTP API until SIGTERM or Ctrl-C; a second signal ends the grace.
@@ -113,12 +118,12 @@ def serve(
     With an app, jobs of its tasks get their terms, and their arguments are checked at submit. Any
     number of servers may serve one store.
     """
-    loaded = None if app is None else load_app(app, url, files.command_dir, files.blobs)
+    loaded = _load_app(app, url, files, None, pools.topics)
     logs.configure()
     server = _import_server()
     address = _address(url, loaded)
     check_exists(address)
-    gateway = server.make_gateway(listen, address, loaded, files=files)
+    gateway = server.make_gateway(listen, address, loaded, files=files, topics=pools.topics)
     asyncio.run(server.serve(gateway, partial(_announce, gateway.url)))
 
 
@@ -135,6 +140,7 @@ def worker(
         bool, setting("--reconcile/--no-reconcile", "Also sweep for lost leases and timers.")
     ] = True,
     files: CommandFileOptions,
+    pools: TopicFileOptions,
     metrics: MetricsOptions,
     logs: LogOptions,
 ) -> None:
@@ -149,7 +155,7 @@ def worker(
     if processes > 1:
         logs.configure()
         raise typer.Exit(asyncio.run(run_processes(processes, sys.argv[1:])))
-    loaded = _load_app(app, url, files, commands)
+    loaded = _load_app(app, url, files, commands, pools.topics)
     assert loaded is not None
     made = work.worker(loaded, reconcile=reconcile, commands=commands)
     logs.configure(worker=made.name)
@@ -159,11 +165,15 @@ def worker(
 
 
 def _load_app(
-    app: str | None, url: str | None, files: CommandFileOptions, commands: Commands | None
+    app: str | None,
+    url: str | None,
+    files: CommandFileOptions,
+    commands: Commands | None,
+    topics: Topics,
 ) -> Holdfast | None:
     """Load the app; to run commands alone an app without tasks will do."""
     if app is not None:
-        return load_app(app, url, files.command_dir, files.blobs)
+        return load_app(app, url, files.command_dir, files.blobs, topics)
     if commands is None:
         return None
     return Holdfast(url or DEFAULT_URL, command_dir=files.command_dir, blobs=files.blobs)

@@ -18,6 +18,7 @@ from typing import TypeVar
 import typer
 
 from holdfast import errors as e
+from holdfast.admission.topics import NO_TOPICS, Topics
 from holdfast.app.app import Holdfast
 from holdfast.cli.output import err, plain, print_note
 from holdfast.lifecycle.payload import check_text
@@ -95,6 +96,7 @@ async def with_operations(
     *,
     command_dir: Path | None = None,
     blobs: str | None = None,
+    topics: Topics = NO_TOPICS,
 ) -> R:
     """Do work on the jobs of a store or of a server: for one tenant, or for all it may see."""
     if tenant is not None:
@@ -111,7 +113,8 @@ async def with_operations(
         open_blobs = plan_blobs(blobs, command_dir)
         session = StoreSession(store, open_blobs=open_blobs)
         try:
-            return await work(LocalOperations(session, name=find_operator().name, tenant=tenant))
+            name = find_operator().name
+            return await work(LocalOperations(session, name=name, tenant=tenant, topics=topics))
         finally:
             await session.batched.finish()
 
@@ -185,11 +188,12 @@ def load_app(
     url: str | None = None,
     command_dir: Path | None = None,
     blobs: str | None = None,
+    topics: Topics = NO_TOPICS,
 ) -> Holdfast:
     """Import the app that a reference names; if that fails, name the line at fault.
 
-    It uses another store, directory of commands or place of blobs than its own where these are
-    given.
+    It uses another store, directory of commands, place of blobs or other topics than its own where
+    these are given.
     """
     module_name, _, name = reference.partition(":")
     name = name or "app"
@@ -213,6 +217,7 @@ def load_app(
         app.use(url)
     app.command_dir = command_dir or app.command_dir
     app.blobs = blobs or app.blobs
+    app.topics = topics if topics.routes else app.topics
     return app
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from holdfast.admission.topics import NO_TOPICS, Topics
 from holdfast.app.app import Holdfast
 from holdfast.cli.runtime import FOUND_PROBLEMS, handle_signals
 from holdfast.cli.settings import CommandFileOptions, ListenOptions
@@ -32,6 +33,7 @@ def make_gateway(
     beside: Sequence[Beside] = (),
     files: CommandFileOptions,
     prepare: Beside | None = None,
+    topics: Topics = NO_TOPICS,
 ) -> HttpServer:
     """Make the gateway of a store, on a socket that it already owns.
 
@@ -53,6 +55,7 @@ def make_gateway(
         make_authenticator(store, listen.host),
         check=check,
         tasks=None if app is None else app.tasks,
+        topics=topics if app is None else app.topics,
         limits=limits,
         meters=meters,
         beside=beside,

@@ -16,9 +16,10 @@ import typer
 from msgspec.structs import replace
 from typer import Argument, Option
 
+from holdfast.admission.topics import Topics
 from holdfast.app.app import Holdfast
 from holdfast.app.log_format import LogFormat, Severity, configure_logging
-from holdfast.cli.options import Options, StoreOptions, words
+from holdfast.cli.options import Options, StoreOptions, read_file_topics, words
 from holdfast.cli.output import print_note
 from holdfast.config import ConfigFile, variable
 from holdfast.flow.blobs_on_demand import BlobsPlan
@@ -123,6 +124,17 @@ class CommandFileOptions(Options):
         """Plan the place of the blobs of a store that is to be kept in order."""
         place, directory = command.blobs(self.blobs), command.command_dir(self.command_dir)
         return plan_upkeep_blobs(place, directory)
+
+
+class TopicFileOptions(Options):
+    """The topics of the settings file; they have no flag."""
+
+    ctx: typer.Context
+
+    @property
+    def topics(self) -> Topics:
+        """The table `[topics]`."""
+        return read_file_topics(self.ctx)
 
 
 class MetricsOptions(Options):
@@ -312,6 +324,10 @@ class WorkerOptions(Options):
     capabilities: Annotated[
         str, setting("--capabilities", "Its capabilities that jobs may need, separated by commas.")
     ] = ""
+    adapter: Annotated[
+        str,
+        setting("--adapter", "Adapters it has, which jobs may ask for, separated by commas."),
+    ] = ""
     grace: Grace = GRACE_SECONDS
     poll: Annotated[
         float, setting("--poll", "Seconds between polls if no notification arrives.", min=0.01)
@@ -323,6 +339,7 @@ class WorkerOptions(Options):
             queues=words(self.queues),
             concurrency=self.concurrency,
             capabilities=words(self.capabilities),
+            adapters=words(self.adapter),
             grace=self.grace,
             poll=self.poll,
             reconcile=reconcile,

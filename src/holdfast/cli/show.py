@@ -121,7 +121,7 @@ def collect_attempts(log: list[ReadEvent]) -> list[ShownAttempt]:
 
 def _job_facts(job: Job, log: list[ReadEvent]) -> Iterator[tuple[str, str]]:
     first = log[0]
-    labels = [f"{name}={value}" for name, value in first.facts.get("labels", {}).items()]
+    labels = [f"{name}={value}" for name, value in _given(first, "labels").items()]
     yield "job", plain(job.public_id)
     yield "internal id", "" if job.public_id == str(job.id) else str(job.id)
     yield ("type" if is_command(job) else "task"), plain(job.task)
@@ -144,6 +144,10 @@ def _job_facts(job: Job, log: list[ReadEvent]) -> Iterator[tuple[str, str]]:
     yield "waits for", plain(wait_text(job.wait_for))
     yield "parent", "" if job.parent_id is None else f"{job.parent_id} ({job.link_kind})"
     yield "labels", plain(", ".join(labels))
+    yield "env", plain(", ".join(f"{name}={text}" for name, text in _given(first, "env").items()))
+    yield "context", plain(first.facts.get("context_ptr"))
+    yield "adapter", plain(first.facts.get("adapter_id"))
+    yield "result at", plain(job.result_ptr)
     yield "correlation", plain(first.correlation_id)
     yield "trace", plain(first.trace_id)
     yield "submitted", time_text(job.created_at)
@@ -166,6 +170,11 @@ def _list_decisions(job: Job, log: list[ReadEvent]) -> Iterator[tuple[str, str]]
     awaited = next_approval(job)
     missing = f" ({awaited[1].slot} more needed)" if awaited else ""
     yield "approved by", plain((", ".join(given) or ("nobody" if awaited else "")) + missing)
+
+
+def _given(first: ReadEvent, name: str) -> dict[str, str]:
+    given: dict[str, str] = first.facts.get(name, {})
+    return given
 
 
 def _list_followers(job: Job, log: list[ReadEvent]) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 from typer import Argument, Option
 
+from holdfast.admission.topics import NO_TOPICS
 from holdfast.cli.options import (
     JobCommand,
     find_job,
@@ -22,6 +23,7 @@ from holdfast.cli.options import (
 from holdfast.cli.output import plain, print_line
 from holdfast.cli.runtime import FOUND_PROBLEMS
 from holdfast.errors import BadData
+from holdfast.flow.submit_topic import WantedTopic
 from holdfast.lifecycle.holds import next_approval
 from holdfast.lifecycle.payload import check_text, decode_body, encode_body
 from holdfast.operations.request import Operations
@@ -33,7 +35,9 @@ from holdfast.queries.outcomes import Outcome
 
 def submit_job(
     command: JobCommand,
-    task: Annotated[str, Argument(metavar="TASK", help="The task's name.")],
+    task: Annotated[
+        str | None, Argument(metavar="TASK", help="The task's name; not with --topic.")
+    ] = None,
     arguments: Annotated[
         list[str] | None,
         Argument(
@@ -41,6 +45,10 @@ def submit_job(
         ),
     ] = None,
     *,
+    topic: Annotated[
+        str | None,
+        Option(help="Submit to the pool of a topic, instead of a task: job.chat.simple."),
+    ] = None,
     args: Annotated[str | None, Option(help="All arguments at once, as a JSON object.")] = None,
     queue: Annotated[str | None, Option(help="The queue to submit to.")] = None,
     priority: Annotated[str | None, Option(help="critical, interactive or batch.")] = None,
@@ -75,31 +83,39 @@ def submit_job(
     labels: Annotated[
         list[str] | None, Option("--label", help="NAME=TEXT; may be repeated.")
     ] = None,
+    env: Annotated[
+        list[str] | None, Option("--env", help="Metadata for its worker, NAME=TEXT; repeatable.")
+    ] = None,
+    context_ptr: Annotated[
+        str | None, Option(help="A pointer for its worker, such as a URI; it is never read.")
+    ] = None,
+    adapter_id: Annotated[
+        str | None, Option("--adapter", help="Only a worker that has this adapter may claim it.")
+    ] = None,
     wait: Annotated[
         str | None, Option(help="Wait up to this time for the result and print it: 30s, 5m.")
     ] = None,
 ) -> None:
-    """Submit a job of a task. The task need not be known here."""
-    wanted = WantedJob(
-        task=check_text(task, "TASK", limit=200),
-        args=Raw(_read_arguments(arguments or [], args)),
-        queue=queue,
-        priority=read_priority(priority),
-        needs=None if needs is None else words(needs),
-        delay=delay,
-        run_at=read_date(run_at, "--run-at"),
-        deadline=deadline,
-        retries=retries,
-        timeout=timeout,
-        job_id=job_id,
-        client_job_id=client_job_id,
-        request_id=request_id,
-        dedupe_key=dedupe_key,
-        unique="live" if unique else None,
-        parent=parent,
-        correlation_id=correlation,
-        labels=dict(read_pair(label, "--label") for label in labels) if labels else None,
-    )
+    """Submit a job of a task, or to a topic's pool. The task need not be known here."""
+    fields: dict[str, Any] = {
+        "priority": read_priority(priority),
+        "needs": None if needs is None else words(needs),
+        "delay": delay,
+        "run_at": read_date(run_at, "--run-at"),
+        "deadline": deadline,
+        "job_id": job_id,
+        "client_job_id": client_job_id,
+        "request_id": request_id,
+        "dedupe_key": dedupe_key,
+        "unique": "live" if unique else None,
+        "correlation_id": correlation,
+        "labels": dict(read_pair(label, "--label") for label in labels) if labels else None,
+        "env": dict(read_pair(one, "--env") for one in env) if env else None,
+        "context_ptr": context_ptr,
+        "adapter_id": adapter_id,
+    }
+    terms = {"queue": queue, "retries": retries, "timeout": timeout}
+    wanted = _build_wanted(task, topic, arguments or [], args, fields=fields, terms=terms)
     # Before anything is submitted: a bad option must not leave a job behind.
     wait_seconds = read_seconds(wait, "--wait")
 
@@ -107,11 +123,33 @@ def submit_job(
         found = None if parent is None else str(await find_job(operations, parent))
         return await operations.do(SubmitJob(job=replace(wanted, parent=found)))
 
-    made = command.ask(submit)
+    made = command.ask(submit, topics=NO_TOPICS if topic is None else command.topics())
     if wait_seconds is None:
         command.show(_submitted_as_data(made, None), submitted_line(made))
     else:
         _show_outcome(command, made, wait_seconds)
+
+
+def _build_wanted(
+    task: str | None,
+    topic: str | None,
+    pairs: list[str],
+    args: str | None,
+    *,
+    fields: dict[str, Any],
+    terms: dict[str, Any],
+) -> WantedJob | WantedTopic:
+    """Return the job of a task, or of a topic: then what is in the task's place is an argument."""
+    if topic is None:
+        if task is None:
+            raise BadData("name the TASK, or give --topic")
+        name = check_text(task, "TASK", limit=200)
+        return WantedJob(task=name, args=Raw(_read_arguments(pairs, args)), **fields, **terms)
+    for name, value in terms.items():
+        if value is not None:
+            raise BadData(f"--{name} is not for a topic: its pool determines it")
+    pairs = pairs if task is None else [task, *pairs]
+    return WantedTopic(topic=topic, args=Raw(_read_arguments(pairs, args)), **fields)
 
 
 def _show_outcome(command: JobCommand, made: Submitted, seconds: float) -> None:

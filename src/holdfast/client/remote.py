@@ -136,7 +136,7 @@ def _split_jobs(jobs: Sequence[q.Wanted]) -> Iterator[list[q.Wanted]]:
 
 def _length(job: q.Wanted) -> int:
     """Return about how long a job is as JSON: what of it may be long."""
-    if isinstance(job, q.WantedJob):
+    if isinstance(job, q.WithArguments):
         return len(bytes(job.args))
     texts = (job.command, *(job.argv or ()), job.task, job.context)
     return sum(len(text) for text in texts if text is not None)

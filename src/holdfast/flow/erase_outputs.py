@@ -15,7 +15,7 @@ from holdfast.crash_points import reach
 from holdfast.errors import BlobsUnavailable
 from holdfast.flow.batch import CountedSweep
 from holdfast.lifecycle.record import Job, JobId
-from holdfast.lifecycle.states import Kind
+from holdfast.lifecycle.states import BOXED
 from holdfast.ports.blobs import Blobs
 from holdfast.queries.blob_keys import artifacts_prefix, logs_prefix
 
@@ -40,8 +40,8 @@ class OutputSize(Struct, kw_only=True):
 
 
 def has_outputs(job: Job) -> bool:
-    """Return whether a job may have left something outside the store: functions leave nothing."""
-    return job.kind is not Kind.FUNCTION
+    """Return whether a job may have left something outside the store: only boxes do."""
+    return job.kind in BOXED
 
 
 async def erase_outputs(blobs: Blobs, jobs: Sequence[Job], sweep: CountedSweep) -> OutputSize:

@@ -16,13 +16,15 @@ from holdfast.durations import Span, span_micros, span_seconds
 from holdfast.errors import BadData, BadTask, about
 from holdfast.lifecycle.execution_policy import DEFAULT_POLICY, Policy, faults_text, policy_faults
 from holdfast.lifecycle.payload import check_labels, check_text, check_time
-from holdfast.lifecycle.routes import check_task, check_version
+from holdfast.lifecycle.routes import ADAPTER_PREFIX, check_task, check_version
 from holdfast.lifecycle.states import KNOWN, Priority, State
 from holdfast.lifecycle.terms import POLICY_FIELDS
 from holdfast.lifecycle.times import HORIZON, LONGEST_SPAN, After, Time
 
 CANCEL_GRACE_SECONDS = 10.0
 """How long a handler may take to end after it was asked to stop."""
+NEED_LIMIT = 200
+"""Characters of the name of a need."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -75,6 +77,8 @@ class JobOptions(TypedDict, total=False):
     tenant: str
     labels: Mapping[str, str]
     env: Mapping[str, str]
+    context_ptr: str
+    adapter_id: str
     queue: str
     priority: Priority | Literal["interactive", "batch", "critical"]
     needs: Iterable[str]
@@ -290,7 +294,7 @@ def _read_priority(value: Any) -> Priority:
 def _needs(value: Any) -> frozenset[str]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ValueError(f"needs must be a set of names, not {value!r}")
-    return frozenset(check_text(need, "a name in needs", limit=200) for need in value)
+    return frozenset(check_text(need, "a name in needs", limit=NEED_LIMIT) for need in value)
 
 
 def _isolated(value: Any) -> bool:
@@ -314,6 +318,18 @@ def _read_uuid4(value: Any) -> str:
     except ValueError:
         pass
     raise BadData(f"client_job_id must be a UUID of version 4, not {text!r}")
+
+
+def check_adapter(value: Any) -> str:
+    """Check the id of an adapter; what a worker that has it offers is bounded as any need is."""
+    return check_text(value, "adapter_id", limit=NEED_LIMIT - len(ADAPTER_PREFIX))
+
+
+def list_adapter_needs(adapters: Iterable[str]) -> frozenset[str]:
+    """Return the capabilities of a worker that has these adapters."""
+    if isinstance(adapters, str):
+        raise BadData(f"adapters must be a list of ids, not {adapters!r}", field="adapters")
+    return frozenset(f"{ADAPTER_PREFIX}{check_adapter(one)}" for one in adapters)
 
 
 def check_known(options: Mapping[str, Any], kind: Any) -> None:
@@ -341,6 +357,8 @@ _READ: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("client_job_id", "client_job_id", _read_uuid4),
     ("labels", "labels", check_labels),
     ("env", "env", partial(check_labels, what="env")),
+    ("context_ptr", "context_ptr", partial(check_text, what="context_ptr")),
+    ("adapter_id", "adapter_id", check_adapter),
     ("delay", "run_at", partial(_read_span, what="delay")),
     ("run_at", "run_at", partial(read_instant, what="run_at")),
     ("deadline", "deadline_at", _deadline),

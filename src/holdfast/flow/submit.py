@@ -15,12 +15,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import REFUSED_BY_STORE, BadData, HoldfastError, about
+from holdfast.flow.options import list_adapter_needs
 from holdfast.ids import mint_id
 from holdfast.lifecycle.execution_policy import DEFAULT_POLICY, Policy
+from holdfast.lifecycle.keys import has_keys
 from holdfast.lifecycle.record import Actor, JobId, NewJob
 from holdfast.lifecycle.reserved import check_not_reserved
 from holdfast.lifecycle.states import Link, Priority, Role
-from holdfast.lifecycle.submission import TRACEPARENT, Submission
+from holdfast.lifecycle.submission import TRACEPARENT, Submission, content_digest
 from holdfast.lifecycle.submit import submit as decide_submit
 from holdfast.lifecycle.submit import submit_alike
 from holdfast.lifecycle.terms import TaskTerms, by_name
@@ -163,6 +165,7 @@ class JobBuilder(Struct, frozen=True, kw_only=True):
         inherited: Inherited = NOTHING,
         stated: tuple[str, ...] | None = None,
         terms: PublishedTerms | None = None,
+        adapter_required: bool = True,
     ) -> NewJob:
         """Decide one job; bad data raises before anything is written.
 
@@ -175,6 +178,8 @@ class JobBuilder(Struct, frozen=True, kw_only=True):
         if task.elsewhere:
             known = None if terms is None else terms(submission.tenant, task.name)
             submission = by_name(submission, known, given=given, stated=stated)
+        if adapter_required:
+            submission = _need_adapter(submission)
         return decide_submit(submission, self.actor)
 
     def decide_all(
@@ -272,7 +277,21 @@ def decide_child(
     if given is not None:
         known = None if terms is None else terms(child.tenant, child.task)
         child = by_name(child, known, given=given, stated=child.stated)
-    return decide_submit(child, Actor(Role.GATEWAY, worker))
+    return decide_submit(_need_adapter(child), Actor(Role.GATEWAY, worker))
+
+
+def _need_adapter(submission: Submission) -> Submission:
+    """Let only workers claim a job that have the adapter it names (A5, resolution 20).
+
+    A repetition is compared with what was asked for, of which the need is not a part.
+    """
+    if submission.adapter_id is None:
+        return submission
+    content = submission.content
+    if content is None and has_keys(submission):
+        content = content_digest(submission)
+    needs = submission.needs | list_adapter_needs([submission.adapter_id])
+    return replace(submission, needs=needs, content=content)
 
 
 def _with_own_trace(call: TaskCall, inherited: Inherited) -> Inherited:

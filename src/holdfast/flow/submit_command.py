@@ -143,6 +143,10 @@ class WantedCommand(
     labels: dict[str, str] | None = None
     env: dict[str, str] | None = None
     """Environment variables of the command."""
+    context_ptr: str | None = None
+    """A pointer that is carried along and never read; not the `context` of an agent."""
+    adapter_id: str | None = None
+    """Only a worker that has this adapter may claim it."""
 
 
 class CommandOptions(TypedDict, total=False):
@@ -174,6 +178,8 @@ class CommandOptions(TypedDict, total=False):
     tenant: str
     labels: Mapping[str, str]
     env: Mapping[str, str]
+    context_ptr: str
+    adapter_id: str
     queue: str
     priority: Priority | Literal["interactive", "batch", "critical"]
     needs: tuple[str, ...]
@@ -424,6 +430,7 @@ _COMMON = (
     *("queue", "priority", "needs", "delay", "run_at", "deadline"),
     *("job_id", "request_id", "client_job_id", "dedupe_key", "unique"),
     *("workflow_id", "step_index", "correlation_id", "labels", "env"),
+    *("context_ptr", "adapter_id"),
 )
 """The fields that a job of any kind has."""
 

@@ -13,6 +13,7 @@ except ModuleNotFoundError as error:
         "the server needs starlette: pip install 'holdfast[server]'", name=error.name
     ) from error
 
+from holdfast.admission.topics import NO_TOPICS, Topics
 from holdfast.http import reference
 from holdfast.http.body_budget import BodyBudget
 from holdfast.http.concurrency import ConcurrencyLimit
@@ -50,6 +51,7 @@ def make_server(
     authenticator: Authenticator,
     *,
     tasks: KnownTasks | None = None,
+    topics: Topics = NO_TOPICS,
     limits: ServerLimits | None = None,
     meters: Meters | None = None,
     check: Beside | None = None,
@@ -60,7 +62,8 @@ def make_server(
     """Make the application for a store that is not open yet; it opens and closes with it.
 
     `check` may refuse to serve once the store is open, even late; `beside` are loops that run on
-    it from then on. `open_blobs` opens the place of logs, artifacts and uploads.
+    it from then on. `topics` has the pools of jobs that are submitted by topic. `open_blobs` opens
+    the place of logs, artifacts and uploads.
     """
     meters = meters or Meters()
     limits = limits or ServerLimits()
@@ -76,6 +79,7 @@ def make_server(
         upload_idle_seconds=limits.upload_idle_seconds,
         streams=EventStreams(session, limits.streams),
         tasks=tasks or {},
+        topics=topics,
         meters=meters,
         depths=Depths(meters),
         shutdown=ServerShutdown(),

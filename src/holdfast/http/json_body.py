@@ -79,23 +79,28 @@ class _Decoder(Protocol):
 
 
 class _EitherDecoder:
-    """Reads one of two structs: the second if the text has the field that only that one requires.
+    """Reads one of several structs: one if the text has the field that only that one requires.
 
     The first is tried first: most are of its kind, and cost nothing more.
     """
 
-    def __init__(self, first: type[Struct], second: type[Struct]) -> None:
-        self._first, self._second = msgspec.json.Decoder(first), msgspec.json.Decoder(second)
-        [self._choosing] = _required(second) - _required(first)
+    def __init__(self, first: type[Struct], *others: type[Struct]) -> None:
+        self._first = msgspec.json.Decoder(first)
+        self._others: dict[str, _Decoder] = {}
+        for one in others:
+            [choosing] = _required(one) - _required(first)
+            self._others[choosing] = msgspec.json.Decoder(one)
 
     def decode(self, text: bytes, /) -> Any:
         try:
             return self._first.decode(text)
         except msgspec.ValidationError:
             found = msgspec.json.decode(text)
-            if not isinstance(found, dict) or self._choosing not in found:
+            names = found if isinstance(found, dict) else ()
+            chosen = next((self._others[name] for name in self._others if name in names), None)
+            if chosen is None:
                 raise
-        return self._second.decode(text)
+        return chosen.decode(text)
 
 
 def _required(kind: type[Struct]) -> set[str]:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from starlette.datastructures import Headers
 from starlette.requests import Request as HttpRequest
 
+from holdfast.admission.topics import Topics
 from holdfast.auth.authorization import LOCAL, Caller, Scope
 from holdfast.errors import BadData, StoreUnavailable, Unauthorized, ValidationError
 from holdfast.http.body_budget import BodyBudget
@@ -58,6 +59,7 @@ class ServerState(Struct, frozen=True, kw_only=True):
     upload_idle_seconds: float
     streams: EventStreams
     tasks: KnownTasks
+    topics: Topics
     meters: Meters
     depths: Depths
     shutdown: ServerShutdown
@@ -143,6 +145,7 @@ class HttpCall(Struct, frozen=True, kw_only=True):
             tenant=tenant,
             queues=self.caller.queues,
             tasks=self.server.tasks,
+            topics=self.server.topics,
             outside=self.server.outside,
             served=True,
             role=self.caller.role,

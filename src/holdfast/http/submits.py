@@ -55,7 +55,7 @@ async def answer_submits(call: HttpCall, _: RequestReader) -> Response:
 
 
 async def _read_jobs(call: HttpCall) -> Sequence[Wanted | ValidationError]:
-    """Read the jobs of a request together; if one is invalid or a command, each by itself."""
+    """Read the jobs of a request together; if one is not a call, each by itself."""
     try:
         return _bounded((await call.body(_Calls)).jobs)
     except ValidationError:

@@ -24,6 +24,8 @@ RUNNER_PREFIX = "runner:"
 """Before the name of a runner, the capability of a worker that has it."""
 AGENT_PREFIX = "agent:"
 """Before the name of a profile of agents, the capability of a worker that has it."""
+ADAPTER_PREFIX = "adapter:"
+"""Before the id of an adapter, the capability of a worker that has it (A5)."""
 COMMAND_QUEUES = {"worker": "commands", "agent": "agents"}
 """The queue of commands of each type, unless a submitter names another."""
 

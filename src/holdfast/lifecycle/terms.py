@@ -110,13 +110,16 @@ def by_name(
     if terms is None:
         return replace(submission, stated=stated)
     own = frozenset(given)
+    content = submission.content
+    if content is None and has_keys(submission):
+        content = content_digest(submission)
     inherited = {
         name: getattr(terms, name) for name in ("queue", "priority", "needs") if name not in own
     }
     return replace(
         submission,
         policy=settled_policy(submission.policy, terms.policy, stated),
-        content=content_digest(submission) if has_keys(submission) else None,
+        content=content,
         stated=None,
         **inherited,
     )

@@ -20,6 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.flow.hold import OPERATOR_HOLD
 from holdfast.flow.redrive import Settled
 from holdfast.flow.submit_command import WantedCommand
+from holdfast.flow.submit_topic import WantedTopic
 from holdfast.lifecycle.record import Job, JobId
 from holdfast.lifecycle.states import EventType, Letter, State
 from holdfast.operations.policy_view import (
@@ -138,16 +139,22 @@ class WantedJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     traceparent: str | None = None
     labels: dict[str, str] | None = None
     env: dict[str, str] | None = None
+    context_ptr: str | None = None
+    """A pointer for the worker, such as a URI: it is carried along and never read."""
+    adapter_id: str | None = None
+    """Only a worker that has this adapter may claim it."""
 
 
-Wanted: TypeAlias = WantedJob | WantedCommand
-"""What a submit asks for: a call of a task, or, with a `type`, a command or an agent."""
+WithArguments: TypeAlias = WantedJob | WantedTopic
+Wanted: TypeAlias = WantedJob | WantedCommand | WantedTopic
+"""What a submit asks for: a call of a task; with a `type`, a command or an agent; with a `topic`,
+a job for the pool of that topic."""
 
 
 class SubmitJob(Request[Submitted], frozen=True, kw_only=True):
     """Submit one job; 200 and `created: false` if one of its keys belongs to an earlier job.
 
-    The body names a `task`, or has a `type` and is a command or an agent.
+    The body names a `task` or a `topic`, or has a `type` and is a command or an agent.
     """
 
     method, path, scope, group = "POST", "/v1/jobs", Scope.SUBMIT, "jobs"

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 from uuid import UUID
 
+from holdfast.admission.topics import NO_TOPICS, Topics
 from holdfast.auth.tokens import TokenRole
 from holdfast.errors import BadData, Forbidden, NoSuchJob
 from holdfast.flow.submit import JobBuilder, KnownTask
@@ -32,6 +33,7 @@ class CallerScope:
         tenant: str | None = DEFAULT_TENANT,
         queues: frozenset[str] | None = None,
         tasks: KnownTasks | None = None,
+        topics: Topics = NO_TOPICS,
         awaited: Callable[[JobId], Awaitable[None]] | None = None,
         outside: Outside | None = None,
         served: bool = False,
@@ -42,11 +44,12 @@ class CallerScope:
         """Act as `name` for a tenant and in some queues; None acts for all.
 
         The terms and signatures of `tasks` are known; a job of another task is not checked.
-        `awaited` is called for each job that the caller starts to wait for. `outside` refuses
-        webhooks whose address is not public. What is `served` is written out for a client: a list
-        examines a bounded number of jobs, and bodies of events stay JSON text. `names_tenant`: so
-        does the error about a job that is not there. `role` and `token` are those of the caller's
-        token; without one it is a program on this machine, which may do everything.
+        `topics` has the pools of jobs that are submitted by topic. `awaited` is called for each job
+        that the caller starts to wait for. `outside` refuses webhooks whose address is not public.
+        What is `served` is written out for a client: a list examines a bounded number of jobs, and
+        bodies of events stay JSON text. `names_tenant`: so does the error about a job that is not
+        there. `role` and `token` are those of the caller's token; without one it is a program on
+        this machine, which may do everything.
         """
         self.session = session
         self.store = session.store
@@ -55,6 +58,7 @@ class CallerScope:
         self.tenant = tenant
         self.queues = queues
         self.tasks = tasks or {}
+        self.topics = topics
         self.awaited = awaited
         self.outside = outside
         self.served = served

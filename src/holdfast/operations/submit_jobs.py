@@ -17,6 +17,7 @@ from holdfast.flow.options import (
 )
 from holdfast.flow.submit import Inherited, KnownTask, NamedTask, submit_error
 from holdfast.flow.submit_command import WantedCommand, decide_command, limits_note
+from holdfast.flow.submit_topic import WantedTopic, decide_topic
 from holdfast.flow.upload import is_readable, name_upload
 from holdfast.lifecycle.execution_policy import Policy, faults_text, policy_faults
 from holdfast.lifecycle.payload import Body, check_body, decode_body
@@ -57,9 +58,9 @@ async def _submit_all(scope: CallerScope, jobs: Sequence[Wanted]) -> list[Answer
     answers: dict[int, Answer] = {}
     decided: dict[int, NewJob] = {}
     await scope.session.terms.learn(
-        (scope.tenant or job.tenant or DEFAULT_TENANT, job.task)
+        (scope.tenant or job.tenant or DEFAULT_TENANT, name)
         for job in jobs
-        if isinstance(job, WantedJob) and job.task not in scope.tasks
+        if (name := _name_of_task(job)) is not None and name not in scope.tasks
     )
     for number, job in enumerate(jobs):
         try:
@@ -74,6 +75,17 @@ async def _submit_all(scope: CallerScope, jobs: Sequence[Wanted]) -> list[Answer
         if isinstance(job := jobs[number], WantedCommand):
             answers[number] = _with_note(answers[number], job)
     return [answers[number] for number in range(len(jobs))]
+
+
+def _name_of_task(job: Wanted) -> str | None:
+    """Return the task whose terms a job has, where it is known by name."""
+    match job:
+        case WantedJob():
+            return job.task
+        case WantedTopic():
+            return job.topic
+        case _:
+            return None
 
 
 def _with_note(answer: Answer, job: WantedCommand) -> Answer:
@@ -95,9 +107,24 @@ async def _decide_command(scope: CallerScope, job: WantedCommand) -> NewJob:
     return new
 
 
+async def _decide_topic(scope: CallerScope, job: WantedTopic) -> NewJob:
+    parent_id = None if job.parent is None else await _find_parent(scope, job.parent)
+    return decide_topic(
+        scope.builder,
+        job,
+        scope.topics,
+        tenant=scope.tenant_of(job.tenant),
+        task=scope.tasks.get(job.topic),
+        parent_id=parent_id,
+        terms=scope.session.terms.get,
+    )
+
+
 async def _decide(scope: CallerScope, job: Wanted) -> NewJob:
     if isinstance(job, WantedCommand):
         return await _decide_command(scope, job)
+    if isinstance(job, WantedTopic):
+        return await _decide_topic(scope, job)
     task = scope.tasks.get(job.task) or NamedTask(job.task)
     options = _read_options(job)
     policy = _choose_policy(job, task)

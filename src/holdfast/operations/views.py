@@ -18,6 +18,7 @@ from holdfast.lifecycle.execution_policy import DEFAULT_POLICY, POLICY_SPANS, Po
 from holdfast.lifecycle.holds import expires_at, next_approval
 from holdfast.lifecycle.record import Job, JobId, Record, Signal
 from holdfast.lifecycle.states import (
+    BOXED,
     SUCCESSFUL,
     CancelMode,
     EventType,
@@ -142,6 +143,8 @@ class JobView(Struct, frozen=True, kw_only=True):
     """The number of unconsumed signals."""
     error_code: str | None
     exit_code: int | None
+    result_ptr: str | None = None
+    """Where the result is, if its worker put it elsewhere; also beside an error (A9)."""
     letter: Letter | None
     retention: Retention
     parent_id: UUID | None
@@ -259,7 +262,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
             created=submitted.created,
             job=JobView.of(job),
             message=submitted.note if submitted.created else EXISTING,
-            status=None if job.kind is Kind.FUNCTION else DIALECTS["D"].state(job),
+            status=DIALECTS["D"].state(job) if job.kind in BOXED else None,
         )
 
     def submitted(self) -> Submitted:
@@ -313,6 +316,12 @@ class Result(Struct, frozen=True, kw_only=True):
     result: Raw = field(default_factory=lambda: NOTHING)
     error_code: str | None = None
     error: Raw = field(default_factory=lambda: NOTHING)
+    result_ptr: str | None = None
+    """Where the result is, if its worker put it elsewhere; also beside an error."""
+    worker_id: str | None = None
+    """Who ran it, where that is not its owner: a worker on a bus."""
+    execution_ms: int | None = None
+    """How long it ran, by its worker."""
     reason: str | None = None
     erased: bool = False
     job: JobView
@@ -330,6 +339,9 @@ class Result(Struct, frozen=True, kw_only=True):
             result=body if good else NOTHING,
             error=NOTHING if good else body,
             error_code=outcome.error_code,
+            result_ptr=outcome.result_ptr,
+            worker_id=outcome.worker_id,
+            execution_ms=outcome.execution_ms,
             reason=outcome.reason,
             erased=outcome.erased,
             job=JobView.of(ended.job),
@@ -349,6 +361,9 @@ class Result(Struct, frozen=True, kw_only=True):
             first_id=None if self.job_id == self.job.id else self.job.id,
             # Only commands have one, and none of them is retried as another job.
             exit_code=self.job.exit_code,
+            result_ptr=self.result_ptr,
+            worker_id=self.worker_id,
+            execution_ms=self.execution_ms,
         )
         return JobOutcome(job=self.job.record(), outcome=outcome)
 

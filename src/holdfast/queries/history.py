@@ -13,6 +13,8 @@ from holdfast.errors import Refused
 from holdfast.lifecycle.execution_policy import POLICY_SPANS
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.record import Job, JobId, LoggedEvent
+from holdfast.lifecycle.states import BOXED
+from holdfast.lifecycle.submission import TRACEPARENT
 from holdfast.ports.store import Jobs, Store
 from holdfast.queries.absence import missing_job_error
 
@@ -135,7 +137,7 @@ def complete_event(event: LoggedEvent, first: LoggedEvent) -> ReadEvent:
         attempt=event.attempt,
         request_id=event.request_id,
         rev=event.rev,
-        facts=show_facts(event) | _labels(event),
+        facts=show_facts(event) | _show_given(event),
     )
 
 
@@ -148,6 +150,13 @@ def show_facts(event: LoggedEvent) -> dict[str, Any]:
     return shown
 
 
-def _labels(event: LoggedEvent) -> dict[str, Any]:
+def _show_given(event: LoggedEvent) -> dict[str, Any]:
+    """Return what a submitter gave along with the job, as far as it gave any."""
     made = event.created
-    return {"labels": made.labels} if made is not None and made.labels else {}
+    if made is None:
+        return {}
+    given = {"labels": made.labels, "context_ptr": made.context_ptr, "adapter_id": made.adapter_id}
+    if made.kind not in BOXED:
+        # Those of a command are variables of its environment, and may be secrets.
+        given["env"] = {name: text for name, text in made.env.items() if name != TRACEPARENT}
+    return {name: value for name, value in given.items() if value}

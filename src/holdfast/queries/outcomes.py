@@ -19,7 +19,7 @@ from holdfast.errors import (
     ResultErased,
 )
 from holdfast.lifecycle.payload import decode_body
-from holdfast.lifecycle.record import Job, JobId, LoggedEvent
+from holdfast.lifecycle.record import NO_FACTS, Job, JobId, LoggedEvent
 from holdfast.lifecycle.states import SUCCESSFUL, State
 from holdfast.lifecycle.transitions import END_EVENTS, ENDS
 from holdfast.ports.store import Store
@@ -41,6 +41,12 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """The job that was waited for, where this one is a later try of it."""
     exit_code: int | None = None
     """That of a command."""
+    result_ptr: str | None = None
+    """Where the result is, if its worker put it elsewhere; also beside an error (A9)."""
+    worker_id: str | None = None
+    """Who ran it, where that is not its owner."""
+    execution_ms: int | None = None
+    """How long it ran, by its worker."""
 
     def error(self) -> HoldfastError | None:
         """Return an end without a result as the error that `result()` raises."""
@@ -66,6 +72,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 def make_outcome(job: Job, last: LoggedEvent | None, first_id: str) -> Outcome:
     """Return the outcome of a job, by the event that ended it."""
+    facts = NO_FACTS if last is None else last.facts
     return Outcome(
         job_id=job.public_id,
         task=job.task,
@@ -76,6 +83,9 @@ def make_outcome(job: Job, last: LoggedEvent | None, first_id: str) -> Outcome:
         reason=last.reason if last else None,
         first_id=None if job.public_id == first_id else first_id,
         exit_code=job.exit_code,
+        result_ptr=job.result_ptr,
+        worker_id=facts.worker,
+        execution_ms=facts.execution_ms,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -14,6 +14,8 @@ from holdfast.errors import BadData
 from holdfast.flow.options import Backoff, check_known
 from holdfast.flow.submit import Inherited
 from holdfast.flow.submit_command import CommandOptions, WantedCommand
+from holdfast.flow.submit_topic import TopicOptions, WantedTopic
+from holdfast.lifecycle.payload import encode_body
 from holdfast.operations.requests import Growth, WantedJob
 from holdfast.operations.views import PolicyView
 from holdfast.tasks.context import Context, current_context
@@ -31,6 +33,8 @@ _SAME = (
     "correlation_id",
     "tenant",
     "queue",
+    "context_ptr",
+    "adapter_id",
 )
 _OF_COMMANDS = frozenset(
     {
@@ -65,6 +69,24 @@ def build_wanted_command(
     fields.setdefault("type", "worker")
     fields.setdefault("correlation_id", inherited.correlation_id)
     return WantedCommand(
+        parent=_parent_id_text(options.get("parent")),
+        traceparent=inherited.traceparent,
+        **fields,
+    )
+
+
+def build_wanted_topic(
+    topic: str, args: Mapping[str, Any], options: TopicOptions, inherited: Inherited
+) -> WantedTopic:
+    """Return a job of a topic as a server takes it; it checks the values."""
+    check_known(options, TopicOptions)
+    if not isinstance(args, Mapping):
+        raise BadData(f"args must be a mapping of named arguments, not {args!r}", field="args")
+    fields = _build_common(options)
+    fields.setdefault("correlation_id", inherited.correlation_id)
+    return WantedTopic(
+        topic=topic,
+        args=Raw(encode_body(dict(args), "args")),
         parent=_parent_id_text(options.get("parent")),
         traceparent=inherited.traceparent,
         **fields,

@@ -95,6 +95,10 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     max_attempts: int = 1
     labels: dict[str, str] = {}
     env: dict[str, str] = {}
+    context_ptr: str | None = None
+    """A pointer that the submitter gave, such as a URI, as it was given."""
+    adapter_id: str | None = None
+    """The adapter that the submitter asked for."""
     correlation_id: str | None = None
     trace_id: str | None = None
     parent_id: str | None = None
@@ -474,6 +478,8 @@ def _build_job_facts(claimed: Claimed) -> JobFacts:
         max_attempts=job.policy.max_attempts,
         labels=made.labels,
         env=made.env,
+        context_ptr=made.context_ptr,
+        adapter_id=made.adapter_id,
         correlation_id=claimed.correlation_id,
         trace_id=made.trace_id,
         parent_id=parent_id,

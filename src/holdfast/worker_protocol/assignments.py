@@ -75,6 +75,10 @@ class Assignment(Struct, frozen=True, kw_only=True):
     """The job that this one undoes."""
     labels: dict[str, str]
     env: dict[str, str]
+    context_ptr: str | None = None
+    """A pointer that the submitter gave, such as a URI, as it was given."""
+    adapter_id: str | None = None
+    """The adapter that the submitter asked for."""
 
 
 class Recorded(Struct, frozen=True, kw_only=True):
@@ -142,6 +146,8 @@ async def assign(
         compensates=job.parent_id if undoes else None,
         labels=made.labels,
         env={name: value for name, value in made.env.items() if name != TRACEPARENT},
+        context_ptr=made.context_ptr,
+        adapter_id=made.adapter_id,
     )
 
 

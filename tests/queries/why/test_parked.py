@@ -346,3 +346,54 @@ async def test_an_agent_that_no_worker_can_run_says_so(store: Store) -> None:
     assert "1 live worker, none that runs agents with profile 'coder'" in answer.text
     assert answer.advice is not None
     assert "whose holdfast.toml has [agents.coder]: holdfast worker" in answer.advice
+
+
+@pytest.mark.req("A2")
+async def test_a_topic_that_nobody_serves_is_named(store: Store) -> None:
+    queue = fresh("queue")
+    job = await submit(store, task="job.chat.simple", queue=queue)
+    answer, reason = await ask(store, job, r.NoTopicWorker)
+    assert (reason.topic, reason.queue, reason.workers) == ("job.chat.simple", queue, 0)
+    expected = f"no worker serves topic 'job.chat.simple': queue {queue!r} has no live worker"
+    assert answer.text == expected
+
+    name = await worker(store, queues=(queue,), tasks=("other",))
+    answer, reason = await ask(store, job, r.NoTopicWorker)
+    assert reason.workers == 1
+    assert "1 live worker, none with the task of that name" in answer.text
+    assert answer.advice is not None
+    assert f"holdfast worker MODULE:APP --queues {queue}" in answer.advice
+
+    await silence(store, name)
+    answer, reason = await ask(store, job, r.NoTopicWorker)
+    assert [one.name for one in reason.last_seen] == [name]
+    assert f"last seen: {name}" in answer.text
+
+    await worker(store, queues=(queue,), tasks=("job.chat.simple",))
+    await ask(store, job, r.ReadyToClaim)
+
+
+@pytest.mark.req("A2")
+async def test_a_topic_of_a_bus_without_a_bridge_is_named(store: Store) -> None:
+    topic = f"job.bus.{fresh('topic')}"
+    job = await submit(store, task=topic, queue=topic, kind=Kind.BUS)
+    answer, reason = await ask(store, job, r.NoTopicWorker)
+    assert reason.bus
+    assert f"no worker serves topic {topic!r}: no live bridge or worker" in answer.text
+    assert answer.advice is not None
+    assert f"subscribes to {topic}" in answer.advice
+
+    await worker(store, queues=(topic,), host="bus")
+    await ask(store, job, r.ReadyToClaim)
+
+
+@pytest.mark.req("A5")
+async def test_an_adapter_that_no_worker_has_is_named(store: Store) -> None:
+    queue = fresh("queue")
+    name = await worker(store, queues=(queue,), capabilities=frozenset({"gpu"}))
+    job = await submit(store, queue=queue, needs=frozenset({"gpu", "adapter:llama 8b"}))
+    answer, reason = await ask(store, job, r.NoCapableWorker)
+    assert reason.missing == ("adapter:llama 8b",)
+    assert f"{name} comes closest and lacks adapter llama 8b" in answer.text
+    assert answer.advice is not None
+    assert answer.advice.endswith("--capabilities gpu --adapter 'llama 8b'")

@@ -5,13 +5,13 @@ Times are the store's microseconds. `queries.why.why` finds the reason; nothing 
 
 from __future__ import annotations
 
-import shlex
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from holdfast.lifecycle.record import MISMATCH, RESOLVE, SLEEP, JobId
 from holdfast.lifecycle.routes import (
+    ADAPTER_PREFIX,
     AGENT_PREFIX,
     COMMAND_QUEUES,
     RUNNER_PREFIX,
@@ -255,12 +255,50 @@ class NoCapableWorker(ReasonBase, frozen=True, kw_only=True, tag="no_capable_wor
 
     def sentence(self, now: int) -> str:
         there = f"queue {self.queue!r} has {count(self.workers, 'live worker')}"
-        lacks = f"{self.closest} comes closest and lacks {', '.join(self.missing)}"
-        return f"{there}, none with all it needs ({', '.join(self.needs)}); {lacks}"
+        lacks = f"{self.closest} comes closest and lacks {', '.join(map(_need_text, self.missing))}"
+        needs = ", ".join(map(_need_text, self.needs))
+        return f"{there}, none with all it needs ({needs}); {lacks}"
 
     def advice(self, job_id: str) -> str | None:
+        adapters = [one.removeprefix(ADAPTER_PREFIX) for one in self.needs if _is_adapter(one)]
+        others = [one for one in self.needs if not _is_adapter(one)]
+        flags = ["--capabilities", ",".join(others)] if others else []
+        flags += ["--adapter", ",".join(adapters)] if adapters else []
+        return f"start one: {command('worker', 'MODULE:APP', '--queues', self.queue, *flags)}"
+
+
+class NoTopicWorker(ReasonBase, frozen=True, kw_only=True, tag="no_topic_worker"):
+    """It was submitted by topic, and no live worker serves that topic."""
+
+    topic: str
+    queue: str
+    """The queue of its pool; on a bus, the topic itself."""
+    bus: bool = False
+    """Its pool is a bus, which the bridge of that bus sends it to."""
+    workers: int
+    """Live workers of the queue; they do not have the task of that name."""
+    last_seen: tuple[SeenWorker, ...] = ()
+    """Workers that served it, the most recently seen first, if none does now."""
+
+    def sentence(self, now: int) -> str:
+        return f"no worker serves topic {self.topic!r}: {self._cause(now)}"
+
+    def _cause(self, now: int) -> str:
+        if self.workers:
+            has = count(self.workers, "live worker")
+            return f"queue {self.queue!r} has {has}, none with the task of that name"
+        none = f"queue {self.queue!r} has no live worker"
+        if self.bus:
+            none = "no live bridge or worker of its bus has announced it"
+        if not self.last_seen:
+            return none
+        return f"{none}; last seen: {', '.join(seen_text(one, now) for one in self.last_seen)}"
+
+    def advice(self, job_id: str) -> str | None:
+        if self.bus:
+            return f"start the bridge of its bus, and a worker that subscribes to {self.topic}"
         start = command("worker", "MODULE:APP", "--queues", self.queue)
-        return f"start one: {start} --capabilities {shlex.quote(','.join(self.needs))}"
+        return f"start one whose app has the task {self.topic!r}: {start}"
 
 
 class NoCommandWorker(ReasonBase, frozen=True, kw_only=True, tag="no_command_worker"):
@@ -658,6 +696,7 @@ Reason: TypeAlias = (
     | BacksOff
     | NoWorker
     | NoCapableWorker
+    | NoTopicWorker
     | NoCommandWorker
     | NoRoom
     | TaskUnknown
@@ -676,6 +715,14 @@ Reason: TypeAlias = (
     | ClockSetBack
     | TimesAhead
 )
+
+
+def _is_adapter(need: str) -> bool:
+    return need.startswith(ADAPTER_PREFIX)
+
+
+def _need_text(need: str) -> str:
+    return f"adapter {need.removeprefix(ADAPTER_PREFIX)}" if _is_adapter(need) else need
 
 
 def _signals(wait_for: str) -> str:

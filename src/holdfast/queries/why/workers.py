@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from holdfast.admission.topics import is_topic
 from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.routes import is_offered, is_runner_need
 from holdfast.lifecycle.states import BOXED, CLAIMABLE, OWNED, Kind
@@ -34,12 +35,16 @@ def explain_unserved(job: Job, workers: list[WorkerStatus], now: int) -> list[r.
             )
         ]
     if not live:
+        if is_topic(job.task):
+            return [_explain_unserved_topic(job, live, last)]
         return [r.NoWorker(queue=job.queue, last_seen=last)]
     capable = [one for one in live if job.needs <= one.capabilities]
     if not capable:
         return [_explain_incapable(job, live)]
     if able := [one for one in capable if _has_task(one, job)]:
         return _explain_no_room(job, able)
+    if is_topic(job.task):
+        return [_explain_unserved_topic(job, live, last)]
     versions = {
         version
         for one in capable
@@ -55,6 +60,18 @@ def explain_unserved(job: Job, workers: list[WorkerStatus], now: int) -> list[r.
             workers=tuple(one.name for one in capable[:SHOWN]),
         )
     ]
+
+
+def _explain_unserved_topic(
+    job: Job, live: list[WorkerStatus], last: tuple[SeenWorker, ...]
+) -> r.NoTopicWorker:
+    return r.NoTopicWorker(
+        topic=job.task,
+        queue=job.queue,
+        bus=job.kind is Kind.BUS,
+        workers=len(live),
+        last_seen=last,
+    )
 
 
 def _find_missing_runner(job: Job, live: list[WorkerStatus]) -> tuple[str, ...]:

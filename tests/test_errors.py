@@ -17,6 +17,7 @@ CODES = {
     "BadData": "bad_data",
     "ValidationError": "validation_failed",
     "ReservedName": "reserved_name",
+    "NoPoolForTopic": "no_pool_for_topic",
     "TransientError": "transient",
     "PermanentError": "permanent",
     "RemoteError": "handler_error",

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import fields
 
+from holdfast.admission.topics import NO_TOPICS, Topics, read_topics
 from holdfast.errors import BadConfig
 from holdfast.runners.command.profiles import AgentProfile, Secret, check_agents
 
@@ -35,6 +36,8 @@ class ConfigFile(Struct, frozen=True):
     """The tables `[agents.NAME]`: they have no flag."""
     secrets: dict[str, Secret] = {}
     """The table `[secrets]`: where each is, never its value."""
+    topics: Topics = NO_TOPICS
+    """The table `[topics]`: where the jobs of each topic go."""
 
     def check_names(self, known: Collection[str]) -> None:
         """Refuse an unknown name: a typo would pass for a setting."""
@@ -64,8 +67,9 @@ def read_file(path: Path) -> ConfigFile:
     agents = _read_tables(path, "agents", values.pop("agents", {}), AgentProfile)
     secrets = _read_tables(path, "secrets", values.pop("secrets", {}), Secret)
     check_agents(agents, secrets, str(path))
+    topics = read_topics(values.pop("topics", {}), str(path))
     texts = {name: _flag_text(path, name, value) for name, value in values.items()}
-    return ConfigFile(path, texts, agents, secrets)
+    return ConfigFile(path, texts, agents, secrets, topics)
 
 
 def _read_tables(path: Path, table: str, given: Any, kind: type[T]) -> dict[str, T]:

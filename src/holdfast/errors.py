@@ -66,6 +66,10 @@ class ReservedName(BadData, code="reserved_name"):
     """The name of a task or queue starts with `holdfast.`, which is reserved for Holdfast."""
 
 
+class NoPoolForTopic(BadData, code="no_pool_for_topic"):
+    """No rule in `[topics]` says where the jobs of this topic go."""
+
+
 class TransientError(HoldfastError, code="transient"):
     """A retry may succeed (B26), after `retry_in` seconds if that is known."""
 

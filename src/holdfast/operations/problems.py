@@ -50,6 +50,7 @@ PROBLEM_KINDS: dict[type[e.HoldfastError], Shown] = {
     e.LeaseConflictError: (409, "Lease lost", "stop this attempt, and write nothing more for it"),
     e.TooManyNames: (409, "Too many names", "use a queue or needs that the tenant has already"),
     e.ReservedName: (422, "Reserved name", "choose a name that does not start with `holdfast.`"),
+    e.NoPoolForTopic: (422, "No pool for topic", "add the topic to `[topics]`, or use another"),
     e.RangeNotSatisfiable: (416, "Range not satisfiable", "ask for a part of the file"),
     e.ValidationError: (422, "Invalid input", "fix the field named in `detail`"),
     e.BadData: (422, "Invalid input", "fix the field named in `detail`"),

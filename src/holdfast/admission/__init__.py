@@ -1,0 +1,1 @@
+"""Rules that admit, deny or delay a job, and where topics lead; pure."""

@@ -1,0 +1,1 @@
+"""Tests of the rules that admit jobs, and of where topics lead."""

@@ -43,6 +43,8 @@ SUBJECTS = {
     Channel.DEAD_LETTER: "sys.job.dlq",
     Channel.ALERT: "sys.alert",
 }
+KEPT_SUBJECTS = tuple(SUBJECTS[one] for one in (Channel.SUBMIT, Channel.RESULT, Channel.CANCEL))
+"""What waits in a stream while no bridge runs, where the server has streams."""
 _PAYLOADS = {
     Channel.SUBMIT: "job_request",
     Channel.RESULT: "job_result",
@@ -96,7 +98,7 @@ def read_packet(
 def _parse(data: bytes) -> Any:
     try:
         return parse_packet(data)
-    except Exception as error:  # noqa: BLE001  the SDK's error, or what protobuf makes of garbage
+    except Exception as error:
         raise PacketRefused("malformed", type(error).__name__) from error
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from enum import StrEnum
 from time import monotonic
 from typing import Any
 
@@ -21,6 +20,7 @@ from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DeliverPolicy, StorageType, StreamConfig
 from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
+from holdfast.buses.rules import JetStreamMode
 from holdfast.errors import BadConfig, BusUnavailable
 from holdfast.ports.bus import Channel, Delivery, Inbox, Message, Outgoing
 
@@ -36,14 +36,6 @@ ACK_SECONDS = 30.0
 KEPT_SECONDS = 7 * 24 * 3600.0
 LOG_EVERY_SECONDS = 10.0
 _NO_LISTENER = "503"
-
-
-class JetStreamMode(StrEnum):
-    """Whether messages wait in a stream."""
-
-    AUTO = "auto"
-    ON = "on"
-    OFF = "off"
 
 
 class NatsBus:
@@ -105,7 +97,7 @@ class NatsBus:
         try:
             if self._client.is_connected:
                 await asyncio.wait_for(self._client.flush(), FLUSH_SECONDS)
-        except (errors.Error, asyncio.TimeoutError, OSError) as error:
+        except (TimeoutError, errors.Error, OSError) as error:
             log.warning("the bus was closed before all messages had left: %s", error)
         await self._client.close()
 
@@ -293,7 +285,7 @@ class _StreamInbox:
             return []
         try:
             found = await self._subscription.fetch(limit, timeout=wait_seconds)
-        except (errors.TimeoutError, asyncio.TimeoutError):
+        except (TimeoutError, errors.TimeoutError):
             return []
         except (errors.Error, OSError) as error:
             # The server may have lost its consumer: it is made again.

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
     EllipticCurvePublicKey,
 )
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
-from msgspec import Struct
 
 from holdfast.admission.topics import Route, Topics
+from holdfast.buses.rules import SenderRule
 from holdfast.errors import BadConfig
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports.bus import Channel
@@ -27,17 +27,6 @@ WINDOW = 300 * SECOND
 """How old, or how far ahead, a signed packet may be when it arrives."""
 MOST_SEEN = 200_000
 """Signatures that are remembered; within the window, a flood of signed packets forgets older."""
-
-
-class SenderRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The table `[buses.NAME.senders.ID]`: what a sender may do, and the key that it signs with."""
-
-    public_key: str | None = None
-    """A file with the key in PEM; without one its packets are believed unsigned."""
-    channels: tuple[Channel, ...] = ()
-    """The channels that it may send on; none: all."""
-    topics: tuple[str, ...] = ()
-    """The topics that it may submit jobs of, as patterns; none: all."""
 
 
 class Trust:

@@ -14,6 +14,7 @@ from typer.completion import get_completion_script  # type: ignore[attr-defined]
 from holdfast import __version__
 from holdfast.cli import (
     artifacts,
+    bridge,
     clean,
     config,
     dlq,
@@ -74,6 +75,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "serve": roles.serve,
     "reconcile": roles.reconcile,
     "worker": roles.worker,
+    "bridge": bridge.bridge,
     "migrate": store.migrate,
     "verify": ledger.verify,
     "rebuild": ledger.rebuild,

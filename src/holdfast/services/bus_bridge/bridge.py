@@ -92,10 +92,12 @@ class BusBridge:
         refusals = Refusals(self.meters, parts.settings.name)
         cancels = Cancels(parts, refusals)
         leases = Leases(parts, cancels)
-        listeners = Listeners(lambda: dispatcher.wake())
-        dispatcher = Dispatcher(parts, self._turn, listeners, leases)
-        submits = Submits(parts, refusals, dispatcher.wake)
-        results = Results(parts, refusals, leases, dispatcher.wake)
+        # Set when a job came, a job ended, or somebody listens again.
+        look = asyncio.Event()
+        listeners = Listeners(look.set)
+        dispatcher = Dispatcher(parts, self._turn, listeners, leases, look)
+        submits = Submits(parts, refusals, look.set)
+        results = Results(parts, refusals, leases, look.set)
         intakes = [
             Intake(parts, Channel.SUBMIT, submits.handle, refusals, kept=True),
             Intake(parts, Channel.RESULT, results.handle, refusals, kept=True),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
 from time import monotonic
+from typing import Any
 
 from holdfast.admission.topics import Route
 from holdfast.buses.cap import PACKET_BYTES, Dispatch, write_dispatch
@@ -44,7 +44,12 @@ class Dispatcher(Loop):
     """Sends due jobs to the bus."""
 
     def __init__(
-        self, parts: BridgeParts, turn: Turn, listeners: Listeners, leases: Leases
+        self,
+        parts: BridgeParts,
+        turn: Turn,
+        listeners: Listeners,
+        leases: Leases,
+        look: asyncio.Event,
     ) -> None:
         super().__init__(
             "bus-dispatch",
@@ -58,15 +63,11 @@ class Dispatcher(Loop):
         self._turn = turn
         self._listeners = listeners
         self._leases = leases
-        self._wanted = asyncio.Event()
+        self._look = look
         self._announced_at = -ANNOUNCE_SECONDS
 
-    def wake(self) -> None:
-        """Look at once: a job came, or somebody listens again."""
-        self._wanted.set()
-
     async def _pass(self) -> float:
-        self._wanted.clear()
+        self._look.clear()
         topics = await self._find_topics()
         await self._announce(topics)
         if not self._parts.bus.connected:
@@ -81,7 +82,7 @@ class Dispatcher(Loop):
     async def _wait(self, topics: dict[str, int]) -> None:
         names = tuple(topics) or ("",)
         await wait_for_first(
-            self._wanted.wait(), self._parts.store.wake_up(names, limit_seconds=IDLE_SECONDS)
+            self._look.wait(), self._parts.store.wake_up(names, limit_seconds=IDLE_SECONDS)
         )
 
     async def _find_topics(self) -> dict[str, int]:
@@ -162,7 +163,7 @@ class Dispatcher(Loop):
 
     def _make_packet(self, claimed: Claimed) -> bytes | list[Report]:
         job = claimed.job
-        named = {"internal_id": job.id, "attempt": job.attempt}
+        named: dict[str, Any] = {"internal_id": job.id, "attempt": job.attempt}
         if job.kind is not Kind.BUS:
             reason = "its topic led to a queue when it was submitted"
             return [ReleaseReport(**named, reason=reason, unserved=True)]
@@ -175,7 +176,7 @@ class Dispatcher(Loop):
         return data
 
     def _refuse(self, claimed: Claimed, why: str) -> list[Report]:
-        named = {"internal_id": claimed.job.id, "attempt": claimed.job.attempt}
+        named: dict[str, Any] = {"internal_id": claimed.job.id, "attempt": claimed.job.attempt}
         error = Trouble(message=why, code="undeliverable")
         end = RunEnd(worker=self._parts.trust.sender_id)
         return [BusStart(**named), BusFail(**named, end=end, error=error, permanent=True)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.flow.batch import CountedSweep, carry_out
 from holdfast.lifecycle import commands as c
@@ -98,7 +99,7 @@ def _find_due(job: Job, now: int) -> Report | None:
 
     One that was never started is the reconciler's (A17), and so is the end of one without a lease.
     """
-    of = {"internal_id": job.id, "attempt": job.attempt}
+    of: dict[str, Any] = {"internal_id": job.id, "attempt": job.attempt}
     if job.running and is_over_time(job, now):
         return BusTimeOut(**of)
     if (job.lease_expires_at or 0) - now < renewal(job) // 2:

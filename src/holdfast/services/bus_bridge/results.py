@@ -7,7 +7,7 @@ counted. Any bridge may write for any job: the bus is the owner.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 from holdfast.errors import BadData, HoldfastError, StoreError
 from holdfast.flow.command import perform
@@ -219,7 +219,7 @@ def _has_lapsed(outcome: ReportOutcome) -> bool:
 
 def _make_reports(word: Word, job: Job) -> list[OwnReport]:
     """Return the reports of a word: a start first, for whoever did not send one (resolution 4)."""
-    of = {"internal_id": job.id, "attempt": job.attempt}
+    of: dict[str, Any] = {"internal_id": job.id, "attempt": job.attempt}
     if isinstance(word, WorkerProgress):
         return [BusStart(**of), BusProgress(**of, data=dict(word.data))]
     if word.status is WorkerStatusWord.RUNNING:

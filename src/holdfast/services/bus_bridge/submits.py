@@ -15,7 +15,7 @@ from holdfast.flow.bus_job import build_bus_job
 from holdfast.lifecycle.record import Actor, JobId, NewJob
 from holdfast.lifecycle.states import KeyKind, Role
 from holdfast.ports.bus import BusWord, Channel, JobOffer, Outgoing
-from holdfast.ports.models import Submitted, SubmitOutcome
+from holdfast.ports.models import SubmitOutcome, Submitted
 from holdfast.queries.error_reports import writable
 from holdfast.services.bus_bridge.refusals import Refusals
 from holdfast.services.bus_bridge.settings import BridgeParts
@@ -56,9 +56,11 @@ class Submits:
     async def _build(self, offer: JobOffer) -> NewJob | None:
         route = self._settings.route(offer.topic)
         if route is None:
-            return self._refuse(offer, "topic", f"topic {offer.topic!r} does not lead to this bus")
+            self._refuse(offer, "topic", f"topic {offer.topic!r} does not lead to this bus")
+            return None
         if offer.tenant not in (None, self._settings.tenant):
-            return self._refuse(offer, "tenant", f"tenant {offer.tenant!r} is not served here")
+            self._refuse(offer, "tenant", f"tenant {offer.tenant!r} is not served here")
+            return None
         try:
             return build_bus_job(
                 offer,
@@ -69,7 +71,8 @@ class Submits:
                 policy=self._settings.policy(route),
             )
         except BadData as error:
-            return self._refuse(offer, "bad_request", str(error))
+            self._refuse(offer, "bad_request", str(error))
+            return None
 
     async def _find_parent(self, offer: JobOffer) -> JobId | None:
         """Return the parent, if it is known here; its name goes to the worker in any case."""

@@ -32,7 +32,7 @@ class BusOptions(Options):
         str, setting("--nats", "The NATS server; several of a cluster are separated by commas.")
     ] = NATS_URL
     bus: Annotated[
-        str, setting("--bus", "The name of the bus, as [topics] and [buses.NAME] have it.")
+        str, setting("--bus", "The name of the bus, as topics of the settings file have it.")
     ] = "main"
     tenant: Annotated[str, Option("--tenant", help="The tenant whose jobs the bus carries.")] = (
         "default"
@@ -77,8 +77,8 @@ def bridge(
 ) -> None:
     """Carry jobs to workers on a CAP bus (NATS), and bring back what they report.
 
-    Which topics lead to the bus is in [topics] of the settings file. Any number of bridges may
-    serve one bus. SIGTERM stops it; the jobs that are out stay with the bus.
+    The table of topics in the settings file says which of them lead to the bus. Any number of
+    bridges may serve one bus. SIGTERM stops it; the jobs that are out stay with the bus.
     """
     plan = bus.plan()
     logs.configure()

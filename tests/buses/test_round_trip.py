@@ -104,7 +104,7 @@ async def test_odd_numbers_and_texts_in_a_result_do_not_keep_a_job_from_its_end(
     site: Site,
 ) -> None:
     async with site.bridge():
-        await site.worker("job.once", _never)
+        await site.listen("job.once")
         await site.submit("j")
         await site.out("j")
         message = "x" * 100_000 + "\0"
@@ -120,6 +120,7 @@ class _Question(BaseModel):
     text: str
 
 
+@pytest.mark.filterwarnings("ignore:Call to deprecated close:DeprecationWarning")
 @pytest.mark.req("A2", "A4")
 async def test_an_agent_reads_its_context_by_pointer_and_leaves_a_result_there(
     site: Site, redis: RedisServer
@@ -145,10 +146,6 @@ async def test_an_agent_reads_its_context_by_pointer_and_leaves_a_result_there(
     result = await memory.get(job.result_ptr.removeprefix("redis://"))
     assert json.loads(result) == {"answer": "HELLO"}
     await memory.aclose()
-
-
-async def _never(request: Any) -> Any:
-    await asyncio.Event().wait()
 
 
 @pytest.mark.req("A19")

@@ -184,6 +184,22 @@ class Site:
     async def events(self, job_id: str) -> list[LoggedEvent]:
         return await self.store.events((await self.job(job_id)).id)
 
+    async def until_served(self, program: Any) -> None:
+        """Wait until a bridge in another process has carried a job."""
+        await until(lambda: "bridging" in program.log(), "the bridge to start")
+        number = 0
+
+        async def carried() -> bool:
+            # Before it has made its stream, or subscribed, a submit is lost.
+            nonlocal number
+            number += 1
+            await self.submit(f"first-{number}")
+            await asyncio.sleep(0.2)
+            job = await self.find("first-1") or await self.find(f"first-{number}")
+            return job is not None and job.terminal
+
+        await until_async(carried, "it to serve", program.log)
+
     async def sweep(self) -> None:
         """Sweep once, as a reconciler does."""
         await sweep(self.store, Actor(Role.RECONCILER, "test"), jitter=lambda: 0.0)

@@ -61,6 +61,7 @@ class NatsBus:
         self._probes: Subscription | None = None
         self._probe_prefix = ""
         self._sending = asyncio.Lock()
+        self._batch = 0
         self._logged_at = -LOG_EVERY_SECONDS
 
     @property
@@ -114,19 +115,24 @@ class NatsBus:
         # One batch at a time: the answers to it are read right behind the flush.
         async with self._sending:
             await _drain(probes)
+            self._batch += 1
             found = [
                 await self._publish(client, number, one) for number, one in enumerate(messages)
             ]
             if Delivery.SENT not in found:
                 return found
             try:
+                # Twice: the client writes the ping of a flush ahead of what is still buffered, so
+                # that only the second answer comes behind the messages.
+                await client.flush(FLUSH_SECONDS)
                 await client.flush(FLUSH_SECONDS)
             except (errors.Error, OSError):
                 return [Delivery.UNKNOWN if one is Delivery.SENT else one for one in found]
             # The server answers in order: what it had to say came before the end of the flush.
             for answer in await _drain(probes):
-                number = answer.subject.rpartition(".")[2]
-                if (answer.headers or {}).get("Status") == _NO_LISTENER and number.isdigit():
+                batch, _, number = answer.subject.rpartition(".")[2].partition("-")
+                silent = (answer.headers or {}).get("Status") == _NO_LISTENER
+                if silent and batch == str(self._batch):
                     found[int(number)] = Delivery.NO_LISTENER
             return found
 
@@ -135,7 +141,7 @@ class NatsBus:
         if not client.is_connected:
             return Delivery.NOT_SENT
         try:
-            reply = f"{self._probe_prefix}.{number}"
+            reply = f"{self._probe_prefix}.{self._batch}-{number}"
             await client.publish(message.subject, message.data, reply=reply)
         except errors.Error as error:
             log.warning("a message to %s was not sent: %s", message.subject, error)

@@ -66,6 +66,7 @@ class Dispatcher(Loop):
         self._leases = leases
         self._look = look
         self._announced_at = -ANNOUNCE_SECONDS
+        self._announced: list[str] = []
 
     async def _pass(self) -> float:
         self._look.clear()
@@ -99,9 +100,12 @@ class Dispatcher(Loop):
         return not wild and self._settings.route(pattern) is not None
 
     async def _announce(self, topics: dict[str, int]) -> None:
-        if monotonic() - self._announced_at >= ANNOUNCE_SECONDS:
-            self._announced_at = monotonic()
-            await self._leases.announce(list(topics)[:BATCH], self._capabilities)
+        """Note which topics are served: `why` of the others then names what is missing."""
+        served = [topic for topic in topics if not self._listeners.is_silent(topic)][:BATCH]
+        due = monotonic() - self._announced_at >= ANNOUNCE_SECONDS
+        if due or served != self._announced:
+            self._announced_at, self._announced = monotonic(), served
+            await self._leases.announce(served, self._capabilities)
 
     @property
     def _capabilities(self) -> frozenset[str]:

@@ -45,6 +45,10 @@ class Listeners:
         """Return whether somebody listened a moment ago."""
         return monotonic() - self._topic(topic).served_at < SERVED_SECONDS
 
+    def is_silent(self, topic: str) -> bool:
+        """Return whether nobody listened the last time."""
+        return self._topic(topic).pause > 0
+
     def close(self, topic: str) -> None:
         """Leave a topic alone: nobody listened."""
         known = self._topic(topic)

@@ -174,7 +174,6 @@ class Results:
         if await self._is_repeated(word, job):
             self._refuse(word, "duplicate")
             return
-        self._refuse(word, "late")
         late = c.LateResult(
             actor=Actor(Role.BUS, self._settings.owner, job.attempt),
             state=word.status.value,
@@ -188,6 +187,8 @@ class Results:
             raise
         except HoldfastError as error:
             self._refusals.add(Channel.RESULT, error.code, str(error))
+        else:
+            self._refuse(word, "late")
 
     async def _is_repeated(self, word: WorkerResult, job: Job) -> bool:
         """Return whether the job ended by this very result."""

@@ -17,6 +17,7 @@ from msgspec import Struct, ValidationError, convert
 from msgspec.structs import fields
 
 from holdfast.admission.topics import NO_TOPICS, Topics, read_topics
+from holdfast.buses.rules import BusRules
 from holdfast.errors import BadConfig
 from holdfast.runners.command.profiles import AgentProfile, Secret, check_agents
 
@@ -38,6 +39,8 @@ class ConfigFile(Struct, frozen=True):
     """The table `[secrets]`: where each is, never its value."""
     topics: Topics = NO_TOPICS
     """The table `[topics]`: where the jobs of each topic go."""
+    buses: dict[str, BusRules] = {}
+    """The tables `[buses.NAME]`: how a bridge serves each bus."""
 
     def check_names(self, known: Collection[str]) -> None:
         """Refuse an unknown name: a typo would pass for a setting."""
@@ -68,8 +71,9 @@ def read_file(path: Path) -> ConfigFile:
     secrets = _read_tables(path, "secrets", values.pop("secrets", {}), Secret)
     check_agents(agents, secrets, str(path))
     topics = read_topics(values.pop("topics", {}), str(path))
+    buses = _read_tables(path, "buses", values.pop("buses", {}), BusRules)
     texts = {name: _flag_text(path, name, value) for name, value in values.items()}
-    return ConfigFile(path, texts, agents, secrets, topics)
+    return ConfigFile(path, texts, agents, secrets, topics, buses)
 
 
 def _read_tables(path: Path, table: str, given: Any, kind: type[T]) -> dict[str, T]:

@@ -411,6 +411,10 @@ class BlobsUnavailable(HoldfastError, code="blobs_unavailable"):
     """The place of blobs was unreachable, full, or refused. Safe to retry."""
 
 
+class BusUnavailable(HoldfastError, code="bus_unavailable"):
+    """The bus was unreachable, or does not offer what is asked of it. Safe to retry."""
+
+
 class ArtifactsTooLarge(HoldfastError, code="artifacts_too_large"):
     """A command left more in /artifacts than may be kept."""
 

@@ -17,7 +17,9 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.admission.topics import Topics
 from holdfast.blobs.place import BlobPlace, BucketPlace, DirectoryPlace, read_place
+from holdfast.buses.rules import BusRules, JetStreamMode
 from holdfast.config import mask_secrets
 from holdfast.errors import BadAddress, BadConfig, BlobsUnavailable
 from holdfast.flow.blobs_on_demand import BlobsPlan
@@ -37,6 +39,7 @@ from holdfast.runners.process.runner import ProcessRunner
 from holdfast.stores.findings import Finding, FindingSeverity
 from holdfast.stores.postgres.schema import DEFAULT_SCHEMA, check_schema_name
 from holdfast.tasks.tasks import Task
+from holdfast.telemetry import Meters
 from holdfast.worker.runner_table import Runners
 
 if TYPE_CHECKING:
@@ -44,8 +47,21 @@ if TYPE_CHECKING:
     from holdfast.runners.bare.boxes import BareBoxes
     from holdfast.runners.container.settings import PodmanSettings
     from holdfast.runners.sandbox.boxes import SandboxBoxes
+    from holdfast.services.bus_bridge.bridge import BusBridge
 
 log = logging.getLogger(__name__)
+
+
+class BridgePlan(Struct, frozen=True, kw_only=True):
+    """Which bus a bridge serves, where it is, and how."""
+
+    url: str
+    name: str
+    topics: Topics
+    tenant: str = "default"
+    jetstream: JetStreamMode = JetStreamMode.AUTO
+    rules: BusRules = BusRules()
+
 
 Progress = Callable[[int, str], None]
 
@@ -207,6 +223,33 @@ def make_runners(
             ProcessRunner(tasks, app, processes=concurrency),
         )
     }
+
+
+def make_bridge(store: Store, plan: BridgePlan, *, meters: Meters) -> BusBridge:
+    """Make the bridge between a store, which is open, and a bus."""
+    # Imported here, so that nothing else needs the libraries of a bus.
+    try:
+        from holdfast.buses.cap import KEPT_SUBJECTS
+        from holdfast.buses.nats import NatsBus
+        from holdfast.buses.trust import read_trust
+        from holdfast.services.bus_bridge.bridge import BusBridge
+        from holdfast.services.bus_bridge.settings import BridgeSettings
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("holdfast"):
+            raise
+        raise BadConfig(f"a bus needs {error.name}: pip install 'holdfast[nats]'") from error
+    rules = plan.rules
+    sender = rules.sender_id or f"holdfast-{plan.name}"
+    settings = BridgeSettings(
+        name=plan.name,
+        topics=plan.topics,
+        tenant=plan.tenant,
+        capabilities=frozenset(rules.capabilities),
+        cancel_grace_seconds=rules.cancel_grace_seconds,
+    )
+    bus = NatsBus(plan.url, plan.name, jetstream=plan.jetstream, kept=KEPT_SUBJECTS)
+    trust = read_trust(sender, rules.senders, rules.private_key)
+    return BusBridge(store, bus, settings, trust, meters=meters)
 
 
 def plan_blobs(

@@ -15,6 +15,7 @@ from holdfast import __version__
 from holdfast.cli import (
     approvals,
     artifacts,
+    bridge,
     clean,
     config,
     dlq,
@@ -77,6 +78,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "serve": roles.serve,
     "reconcile": roles.reconcile,
     "worker": roles.worker,
+    "bridge": bridge.bridge,
     "migrate": store.migrate,
     "verify": ledger.verify,
     "rebuild": ledger.rebuild,

@@ -291,7 +291,8 @@ class Cancel(EndOfRun, frozen=True, kw_only=True):
     epoch: int = 1
     parent_cancelled: bool = False
     gone: bool = False
-    """See `Lose.gone`: only of a loss that a requested cancel turned into this."""
+    """See `Lose.gone`: of a loss that a requested cancel turned into this, or on the word of a
+    bus's worker."""
 
 
 class TimeOut(Failing, frozen=True, kw_only=True):

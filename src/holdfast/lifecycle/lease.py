@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.record import CONFIRMED, UNCONFIRMED, Actor, Draft, Job
-from holdfast.lifecycle.states import BOXED, OWNED, Role, State
+from holdfast.lifecycle.states import BOXED, OWNED, Kind, Role, State
 from holdfast.lifecycle.times import SECOND, is_past
 
 # Named once: reading a member off an enum's class costs as much as a call (Python 3.11).
@@ -55,9 +55,14 @@ def run_is_overdue(record: Draft, now: int | None) -> bool:
     return record.state is _RUNNING and is_past(record.timeout_at, now)
 
 
+def is_over_time(record: Draft, now: int | None) -> bool:
+    """Return whether a job is past its deadline, or past the time limit of its present phase."""
+    return is_past(record.deadline_at, now) or is_past(record.timeout_at, now)
+
+
 def is_timed_out(record: Draft, now: int | None, epoch: int) -> bool:
     """Return whether a job may end as timed out: past a limit, or silent where silence is one."""
-    if is_past(record.deadline_at, now) or is_past(record.timeout_at, now):
+    if is_over_time(record, now):
         return True
     return record.policy.on_silence == "time_out" and is_lost(record, now, epoch)
 
@@ -112,11 +117,12 @@ def taken_from(job: Job) -> int:
 def kill_evidence(record: Draft, role: Role, *, gone: bool = False) -> str | None:
     """Return what is known of the run of a job that `role` ends: None if nothing was running.
 
-    A host's word that nothing of it is left (`gone`) is as good as that of the owner.
+    A host's word that nothing of it is left (`gone`) is as good as that of the owner. A bus owns
+    what it cannot kill: only its worker's word that the run has ended is proof (resolution 20).
     """
     if record.state not in OWNED:
         return UNCONFIRMED if record.lost_owner is not None else None
-    seen = role is Role.OWNER or (role is Role.HOST and gone)
+    seen = gone if role is Role.HOST or record.kind is Kind.BUS else role is Role.OWNER
     return CONFIRMED if seen else UNCONFIRMED
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.lifecycle.execution_policy import RELEASES_FREE, Policy
 from holdfast.lifecycle.record import Draft, LoggedEvent, Record
-from holdfast.lifecycle.states import Link, State
+from holdfast.lifecycle.states import Kind, Link, State
 from holdfast.lifecycle.times import SECOND, T
 
 COMPENSATION_FAILED = "compensation_failed"
@@ -73,9 +73,10 @@ def loss_costs(record: Draft) -> bool:
     """Return whether losing the owner costs a failure.
 
     In claimed it does only where the start may have been folded into a later commit, so that the
-    handler may have run: an idempotent job without a failure behind it.
+    handler may have run: an idempotent job without a failure behind it. What was sent to a bus may
+    have run as well: its workers need not report a start.
     """
-    if record.state is State.RUNNING:
+    if record.state is State.RUNNING or record.kind is Kind.BUS:
         return True
     start_may_be_folded = record.policy.idempotent and record.failures == 0
     return start_may_be_folded or release_costs(record)

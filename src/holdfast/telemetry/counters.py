@@ -159,6 +159,46 @@ class DoorMeters:
         times.observe(seconds)
 
 
+class BusMeters:
+    """What a bridge counts of its bus, on its own loop."""
+
+    __slots__ = (
+        *("adopted", "applied", "in_flight", "published"),
+        *("received", "refused", "sent"),
+    )
+
+    def __init__(self) -> None:
+        self.received: dict[str, int] = {}
+        self.refused: dict[tuple[str, str], int] = {}
+        self.applied: dict[str, int] = {}
+        self.sent: dict[str, int] = {}
+        self.published = 0
+        """Results, dead letters and alerts about ended jobs."""
+        self.adopted = 0
+        self.in_flight = 0
+        """Jobs that the bus owns, as of the last look; set by the bridge."""
+
+    def receive(self, channel: str, packets: int) -> None:
+        """Count packets that came in on a channel."""
+        self.received[channel] = self.received.get(channel, 0) + packets
+
+    def refuse(self, channel: str, reason: str) -> str:
+        """Count a packet that was refused; return the reason it is counted under."""
+        key = (channel, reason)
+        if key not in self.refused and len(self.refused) >= 200:
+            key = (channel, OTHER)
+        self.refused[key] = self.refused.get(key, 0) + 1
+        return key[1]
+
+    def apply(self, channel: str) -> None:
+        """Count a packet that changed a job."""
+        self.applied[channel] = self.applied.get(channel, 0) + 1
+
+    def send(self, delivery: str, jobs: int) -> None:
+        """Count jobs that were sent to their topic, by what became of that."""
+        self.sent[delivery] = self.sent.get(delivery, 0) + jobs
+
+
 class Meters:
     """What one process counts. Called by the worker's loop, except for `keeper` and `door`."""
 
@@ -166,6 +206,7 @@ class Meters:
         self.clock = clock
         self.keeper = KeeperMeters()
         self.door = DoorMeters()
+        self.bus = BusMeters()
         self.pulses: dict[str, Pulse] = {}
         self.in_flight = 0
         """Attempts that run now; set by the worker, like the two below."""

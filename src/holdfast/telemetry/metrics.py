@@ -111,6 +111,18 @@ def _request_times(meters: Meters, _: Depths) -> list[Sample]:
     return [((route,), times) for route, times in list(meters.door.times.items())]
 
 
+def _received(meters: Meters, _: Depths) -> list[Sample]:
+    return [((channel,), count) for channel, count in list(meters.bus.received.items())]
+
+
+def _refused(meters: Meters, _: Depths) -> list[Sample]:
+    return [(key, count) for key, count in list(meters.bus.refused.items())]
+
+
+def _sent(meters: Meters, _: Depths) -> list[Sample]:
+    return [((delivery,), count) for delivery, count in list(meters.bus.sent.items())]
+
+
 def _depths(_: Meters, depths: Depths) -> list[Sample]:
     return [((queue, state.value), jobs) for (queue, state), jobs in depths.jobs.items()]
 
@@ -245,6 +257,31 @@ CATALOGUE: tuple[Metric, ...] = (
         "http_requests_under_way",
         "Requests in progress.",
         lambda meters, _: [((), meters.door.under_way)],
+    ),
+    _counter("bus_received", "Packets that came in on a bus.", _received, ("channel",)),
+    _counter(
+        "bus_refused",
+        "Packets on a bus that were refused, late or repeated.",
+        _refused,
+        ("channel", "reason"),
+    ),
+    _counter(
+        "bus_sent", "Jobs sent to their topic on a bus, by what became of that.", _sent, ("found",)
+    ),
+    _counter(
+        "bus_published",
+        "Results that no worker sent, dead letters and alerts published on a bus.",
+        lambda meters, _: [((), meters.bus.published)],
+    ),
+    _counter(
+        "bus_adopted",
+        "Jobs of a bus whose lease had passed, and that it took back.",
+        lambda meters, _: [((), meters.bus.adopted)],
+    ),
+    _gauge(
+        "bus_in_flight",
+        "Jobs that are out on a bus.",
+        lambda meters, _: [((), meters.bus.in_flight)],
     ),
     _gauge("loop_lag_seconds", "Delay of the event loop when it wakes a task.", _sample_lag),
     _gauge("alive", "1 while a part of the worker reports activity, else 0.", _pulses, ("part",)),

@@ -44,12 +44,13 @@ from holdfast.worker.compensation import add_story, note_compensated
 from holdfast.worker_protocol.report_commands import (
     ADDS_RECORD,
     NEEDS_REQUEST,
+    Report,
     Situation,
     command_of,
     is_written_by,
     record_key,
 )
-from holdfast.worker_protocol.reports import AnyReport, CompleteReport
+from holdfast.worker_protocol.reports import CompleteReport, OwnReport
 
 STEPS = c.Step.events()
 
@@ -70,7 +71,7 @@ class ReportOutcome(Struct, frozen=True, kw_only=True):
 
 
 async def apply_reports(
-    store: Store, owner: str, reports: Sequence[AnyReport], jobs: Sequence[Job | None]
+    store: Store, owner: str, reports: Sequence[Report], jobs: Sequence[Job | None]
 ) -> list[ReportOutcome]:
     """Write an owner's reports on its jobs; each has an outcome of its own, in order.
 
@@ -107,7 +108,7 @@ class _AttemptReports:
     def __init__(self, job: Job, actor: Actor) -> None:
         self.job = job
         self.actor = actor
-        self.reports: list[tuple[int, AnyReport]] = []
+        self.reports: list[tuple[int, Report]] = []
         self.decided: list[_Decided] = []
         """The first of the reports, decided, to go in one commit."""
         self.first: LoggedEvent | None = None
@@ -121,7 +122,11 @@ class _AttemptReports:
     def changes(self) -> list[Change]:
         return [one.change for one in self.decided if one.change is not None]
 
-    def has(self, kinds: tuple[type[AnyReport], ...]) -> bool:
+    @property
+    def needs_clock(self) -> bool:
+        return self.job.timeout_at is not None or self.has((OwnReport,))
+
+    def has(self, kinds: tuple[type[Report], ...]) -> bool:
         return any(isinstance(report, kinds) for _, report in self.reports)
 
     def make_claimed(self) -> Claimed | None:
@@ -135,7 +140,7 @@ class _AttemptReports:
             correlation_id=first.correlation_id,
         )
 
-    def find_written(self, report: AnyReport) -> LoggedEvent | None:
+    def find_written(self, report: Report) -> LoggedEvent | None:
         if not (self.looked_back or isinstance(report, ADDS_RECORD)):
             return None
         return next((event for event in self.written if is_written_by(report, event)), None)
@@ -151,7 +156,7 @@ class _Batch:
         self._now = 0
         self.outcomes: dict[int, ReportOutcome] = {}
 
-    def add(self, number: int, report: AnyReport, job: Job | None) -> None:
+    def add(self, number: int, report: Report, job: Job | None) -> None:
         """Add a report to those of its attempt."""
         if job is None:
             id_ = str(report.internal_id)
@@ -165,7 +170,7 @@ class _Batch:
     async def run(self) -> None:
         """Decide and commit until every report has an outcome."""
         attempts = list(self._attempts.values())
-        if any(one.job.timeout_at is not None for one in attempts):
+        if any(one.needs_clock for one in attempts):
             self._now = (await self._store.clock()).now
         for one in attempts:
             await self._read_what_reports_need(one)
@@ -233,12 +238,16 @@ class _Batch:
         return None
 
     def _decide_one(
-        self, attempt: _AttemptReports, draft: Draft, number: int, report: AnyReport
+        self, attempt: _AttemptReports, draft: Draft, number: int, report: Report
     ) -> _Decided:
         if (event := attempt.find_written(report)) is not None:
             return _Decided(number=number, event=event)
         situation = Situation(
-            job=attempt.job, draft=draft, actor=attempt.actor, claimed=attempt.make_claimed()
+            job=attempt.job,
+            draft=draft,
+            actor=attempt.actor,
+            claimed=attempt.make_claimed(),
+            now=self._now,
         )
         command = command_of(report, situation)
         self._check_not_timed_out(attempt.job, command)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from msgspec import Struct
 
@@ -36,6 +36,7 @@ from holdfast.worker_protocol.reports import (
     CompleteReport,
     FailReport,
     HeartbeatReport,
+    OwnReport,
     ProgressReport,
     ReleaseReport,
     StartReport,
@@ -45,7 +46,8 @@ from holdfast.worker_protocol.reports import (
     WaitReport,
 )
 
-NEEDS_REQUEST = (FailReport, TimeOutReport)
+Report: TypeAlias = AnyReport | OwnReport
+NEEDS_REQUEST = (FailReport, TimeOutReport, OwnReport)
 """Reports whose command depends on what the job was asked to do."""
 ADDS_RECORD = (StepReport, WaitReport)
 """Reports that the law would accept a second time, so that their event is looked for first."""
@@ -61,9 +63,11 @@ class Situation(Struct, frozen=True, kw_only=True):
     actor: Actor
     claimed: Claimed | None
     """With what it was asked to do, for a report that needs it."""
+    now: int
+    """The store's clock, where the job has a time limit or the report asks for it; else 0."""
 
 
-def command_of(report: AnyReport, situation: Situation) -> c.Command:
+def command_of(report: Report, situation: Situation) -> c.Command:
     """Return the command for a report; raise BadData if the report is invalid."""
     actor = situation.actor
     match report:
@@ -87,11 +91,13 @@ def command_of(report: AnyReport, situation: Situation) -> c.Command:
         case CompleteReport():
             return c.Complete(actor=actor, body=_check_result(report))
         case FailReport() | TimeOutReport():
-            return _build_failure(report, situation)
+            return build_failure(report, situation)
         case CancelReport():
             return c.Cancel(actor=actor)
         case ReleaseReport():
             return c.Release(actor=actor, reason=report.reason, unserved=report.unserved)
+        case OwnReport():
+            return report.command_on(situation)
     assert_never(report)
 
 
@@ -104,7 +110,7 @@ def _build_wait(report: WaitReport, situation: Situation) -> c.Command:
     return c.Wait(actor=situation.actor, signal=signal, until=until)
 
 
-def _build_failure(report: FailReport | TimeOutReport, situation: Situation) -> c.Command:
+def build_failure(report: FailReport | TimeOutReport, situation: Situation) -> c.Command:
     job, actor, claimed = situation.job, situation.actor, situation.claimed
     assert claimed is not None
     if isinstance(report, TimeOutReport):
@@ -119,7 +125,7 @@ def _build_failure(report: FailReport | TimeOutReport, situation: Situation) -> 
     )
 
 
-def is_written_by(report: AnyReport, event: LoggedEvent) -> bool:
+def is_written_by(report: Report, event: LoggedEvent) -> bool:
     """Return whether an event of the same attempt is what this report had led to.
 
     Refused where the event records another result for the same step.
@@ -133,17 +139,19 @@ def is_written_by(report: AnyReport, event: LoggedEvent) -> bool:
         case StepReport():
             return _is_step(report, event)
         case WaitReport():
-            return _is_wait(report, event) or _became_cancel(event)
+            return _is_wait(report, event) or became_cancel(event)
         case CompleteReport():
             return c.written_by(event, c.Complete) and event.digest == digest(_check_result(report))
         case FailReport():
-            return _is_failure(report, event)
+            return is_failure(report, event)
         case TimeOutReport():
-            return c.written_by(event, c.TimeOut, c.Retry, c.DeadLetter) or _became_cancel(event)
+            return c.written_by(event, c.TimeOut, c.Retry, c.DeadLetter) or became_cancel(event)
         case CancelReport():
             return c.written_by(event, c.Cancel)
         case ReleaseReport():
-            return c.written_by(event, c.Release) or _became_cancel(event)
+            return c.written_by(event, c.Release) or became_cancel(event)
+        case OwnReport():
+            return report.is_written_by(event)
     assert_never(report)
 
 
@@ -169,20 +177,20 @@ def _is_wait(report: WaitReport, event: LoggedEvent) -> bool:
     return taken and (facts.step, facts.step_use) == (signal, report.use)
 
 
-def _is_failure(report: FailReport, event: LoggedEvent) -> bool:
+def is_failure(report: FailReport, event: LoggedEvent) -> bool:
     if c.written_by(event, c.Fail, c.Retry, c.DeadLetter):
         return event.digest == digest(error_body(_build_error(report)))
     if c.written_by(event, c.Wait):
         return event.facts.wait_for == MISMATCH and report.error.code == StepMismatch.code
-    return _became_cancel(event)
+    return became_cancel(event)
 
 
-def _became_cancel(event: LoggedEvent) -> bool:
+def became_cancel(event: LoggedEvent) -> bool:
     """Return whether another way out was turned into this cancel: only those have a reason."""
     return c.written_by(event, c.Cancel) and event.reason is not None
 
 
-def record_key(report: AnyReport) -> tuple[str, int] | None:
+def record_key(report: Report) -> tuple[str, int] | None:
     """Return the name and the use under which a report is recorded; None if it adds no record.
 
     None also for a name that cannot be kept: not every store can be asked for it.

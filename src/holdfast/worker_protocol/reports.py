@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
 from msgspec import Meta, Raw, Struct, field
+
+from holdfast.lifecycle.commands import Command
+from holdfast.lifecycle.record import LoggedEvent
 
 LONGEST_SECONDS = 10 * 365 * 86_400.0
 
@@ -114,6 +117,21 @@ class ReleaseReport(AttemptReport, frozen=True, kw_only=True, tag="release"):
     reason: str = "given back by its worker"
     unserved: bool = False
     """The worker does not have the task, or not in the job's version: then it costs nothing."""
+
+
+class OwnReport(Struct, frozen=True, kw_only=True):
+    """A report of this process, which never comes as JSON and knows its command itself."""
+
+    internal_id: UUID
+    attempt: int
+
+    def command_on(self, situation: Any) -> Command:
+        """Return the command of the law; raise if the job does not allow the report."""
+        raise NotImplementedError
+
+    def is_written_by(self, event: LoggedEvent) -> bool:
+        """Return whether an event of the same attempt is what this report had led to."""
+        raise NotImplementedError
 
 
 AnyReport: TypeAlias = (

@@ -102,7 +102,10 @@ class Ended(ReasonBase, frozen=True, kw_only=True, tag="ended"):
             parts.append(f"error {self.error_code}{stage}{colon(self.error)}")
         parts.append(f"after {count(self.attempts, 'attempt')}")
         if self.kill == "unconfirmed":
-            parts.append(f"its owner {self.last_owner} was lost, so its kill is unconfirmed")
+            lost = "a bus cannot kill what it sent"
+            if self.last_owner is not None:
+                lost = f"its owner {self.last_owner} was lost"
+            parts.append(f"{lost}, so its kill is unconfirmed")
         if self.letter is not None:
             made = f" as {self.redriven_as}" if self.redriven_as else ""
             parts.append(f"its dead letter is {self.letter}{made}{act_text(self.settled, now)}")

@@ -1,0 +1,1 @@
+"""Buses: adapters that carry jobs to workers elsewhere by messages."""

@@ -1,0 +1,325 @@
+"""NATS: the connection, its inboxes, and messages whose sender learns whether anybody listens.
+
+The client connects again whenever the connection is lost. Where the server has JetStream, what
+must not be lost waits in a stream until a bridge has stored it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any
+
+import nats
+from nats import errors
+from nats.aio.client import Client
+from nats.aio.subscription import Subscription
+from nats.js import JetStreamContext
+from nats.js.api import ConsumerConfig, DeliverPolicy, StorageType, StreamConfig
+from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
+
+from holdfast.buses.rules import JetStreamMode
+from holdfast.errors import BadConfig, BusUnavailable
+from holdfast.ports.bus import Channel, Delivery, Inbox, Message, Outgoing
+
+log = logging.getLogger(__name__)
+
+RECONNECT_SECONDS = 0.25
+FLUSH_SECONDS = 5
+PENDING_MESSAGES = 65_536
+PENDING_BYTES = 64 * 1024 * 1024
+"""What one subscription may hold that was not taken yet; beyond it messages are dropped."""
+ACK_SECONDS = 30.0
+"""After this long a message that was taken and not done comes again."""
+KEPT_SECONDS = 7 * 24 * 3600.0
+LOG_EVERY_SECONDS = 10.0
+_NO_LISTENER = "503"
+
+
+class NatsBus:
+    """A bus on a NATS server."""
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        *,
+        jetstream: JetStreamMode = JetStreamMode.AUTO,
+        kept: Sequence[str] = (),
+    ) -> None:
+        """Connect to `url` as a bridge of the bus `name`; `kept` are the subjects of its stream."""
+        self.name = name
+        self.dropped = 0
+        self._url = url
+        self._mode = jetstream
+        self._kept = tuple(kept)
+        self._client: Client | None = None
+        self._jetstream: JetStreamContext | None = None
+        self._streams: dict[str, str] = {}
+        self._probes: Subscription | None = None
+        self._probe_prefix = ""
+        self._sending = asyncio.Lock()
+        self._batch = 0
+        self._logged_at = -LOG_EVERY_SECONDS
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection is there now."""
+        return self._client is not None and self._client.is_connected
+
+    @property
+    def keeps_messages(self) -> bool:
+        """Whether messages of kept inboxes wait in a stream."""
+        return bool(self._streams)
+
+    async def open(self) -> None:
+        """Connect, for as long as it takes; then find or make the stream."""
+        self._client = client = await nats.connect(
+            servers=self._url.split(","),
+            name=f"holdfast-{self.name}",
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=RECONNECT_SECONDS,
+            ping_interval=5,
+            max_outstanding_pings=2,
+            error_cb=self._note_error,
+            disconnected_cb=self._note_loss,
+        )
+        self._probe_prefix = client.new_inbox()
+        self._probes = await client.subscribe(f"{self._probe_prefix}.*")
+        if self._mode is not JetStreamMode.OFF:
+            await self._open_streams(client)
+
+    async def close(self) -> None:
+        """Disconnect, once what was sent has left."""
+        if self._client is None:
+            return
+        try:
+            if self._client.is_connected:
+                await asyncio.wait_for(self._client.flush(), FLUSH_SECONDS)
+        except (TimeoutError, errors.Error, OSError) as error:
+            log.warning("the bus was closed before all messages had left: %s", error)
+        await self._client.close()
+
+    def inbox(self, channel: Channel, subject: str, *, shared: bool, kept: bool) -> Inbox:
+        """Make an inbox of a subject; see `ports.bus.Bus`."""
+        if kept and subject in self._streams:
+            return _StreamInbox(self, channel, subject)
+        return _CoreInbox(self, subject, f"holdfast.{self.name}" if shared else "")
+
+    async def send(self, messages: Sequence[Outgoing]) -> list[Delivery]:
+        """Send messages; a subject without subscribers answers for itself."""
+        client, probes = self.client, self._probes
+        assert probes is not None
+        # One batch at a time: the answers to it are read right behind the flush.
+        async with self._sending:
+            await _drain(probes)
+            self._batch += 1
+            found = [
+                await self._publish(client, number, one) for number, one in enumerate(messages)
+            ]
+            if Delivery.SENT not in found:
+                return found
+            try:
+                # Twice: the client writes the ping of a flush ahead of what is still buffered, so
+                # that only the second answer comes behind the messages.
+                await client.flush(FLUSH_SECONDS)
+                await client.flush(FLUSH_SECONDS)
+            except (errors.Error, OSError):
+                return [Delivery.UNKNOWN if one is Delivery.SENT else one for one in found]
+            # The server answers in order: what it had to say came before the end of the flush.
+            for answer in await _drain(probes):
+                batch, _, number = answer.subject.rpartition(".")[2].partition("-")
+                silent = (answer.headers or {}).get("Status") == _NO_LISTENER
+                if silent and batch == str(self._batch):
+                    found[int(number)] = Delivery.NO_LISTENER
+            return found
+
+    async def _publish(self, client: Client, number: int, message: Outgoing) -> Delivery:
+        # The client would keep it, and send it whenever the server returns: too late for a job.
+        if not client.is_connected:
+            return Delivery.NOT_SENT
+        try:
+            reply = f"{self._probe_prefix}.{self._batch}-{number}"
+            await client.publish(message.subject, message.data, reply=reply)
+        except errors.Error as error:
+            log.warning("a message to %s was not sent: %s", message.subject, error)
+            return Delivery.NOT_SENT
+        return Delivery.SENT
+
+    @property
+    def client(self) -> Client:
+        """The connection."""
+        if self._client is None:
+            raise BusUnavailable("the bus is not open")
+        return self._client
+
+    @property
+    def jetstream(self) -> JetStreamContext:
+        """What asks for streams."""
+        assert self._jetstream is not None
+        return self._jetstream
+
+    def stream_of(self, subject: str) -> str:
+        """Return the stream of a kept subject."""
+        return self._streams[subject]
+
+    @property
+    def own_stream(self) -> str:
+        """The stream that is made if the server has none of a subject."""
+        return f"holdfast-{self.name}"
+
+    async def _open_streams(self, client: Client) -> None:
+        js = client.jetstream()
+        try:
+            await js.account_info()
+        except (errors.NoRespondersError, ServiceUnavailableError) as error:
+            if self._mode is JetStreamMode.ON:
+                raise BadConfig("the server has no JetStream; start it with -js") from error
+            log.warning("the server has no JetStream: a submit is lost while no bridge runs")
+            return
+        self._jetstream = js
+        self._streams = await self._find_streams(js)
+
+    async def _find_streams(self, js: JetStreamContext) -> dict[str, str]:
+        found = {subject: await _stream_of(js, subject) for subject in self._kept}
+        missing = [subject for subject, stream in found.items() if stream is None]
+        if missing:
+            await self._make_stream(js, missing)
+        return {subject: stream or self.own_stream for subject, stream in found.items()}
+
+    async def _make_stream(self, js: JetStreamContext, subjects: list[str]) -> None:
+        config = StreamConfig(
+            name=self.own_stream,
+            subjects=subjects,
+            storage=StorageType.FILE,
+            max_age=KEPT_SECONDS,
+        )
+        try:
+            await js.add_stream(config)
+        except APIError as error:
+            # Another bridge may have made it at the same time.
+            for subject in subjects:
+                if await _stream_of(js, subject) is None:
+                    raise BusUnavailable(f"the stream cannot be made: {error}") from error
+
+    async def _note_error(self, error: Exception) -> None:
+        if isinstance(error, errors.SlowConsumerError):
+            self.dropped += 1
+        if monotonic() - self._logged_at >= LOG_EVERY_SECONDS:
+            self._logged_at = monotonic()
+            log.warning("bus %s: %s", self.name, error or type(error).__name__)
+
+    async def _note_loss(self) -> None:
+        log.warning("bus %s: the connection was lost; connecting again", self.name)
+
+
+async def _stream_of(js: JetStreamContext, subject: str) -> str | None:
+    try:
+        return str(await js.find_stream_name_by_subject(subject))
+    except NotFoundError:
+        return None
+
+
+async def _drain(subscription: Subscription) -> list[Any]:
+    return [await subscription.next_msg(timeout=1) for _ in range(subscription.pending_msgs)]
+
+
+class _CoreInbox:
+    """What comes in while this process listens."""
+
+    def __init__(self, bus: NatsBus, subject: str, group: str) -> None:
+        self._bus = bus
+        self._subject = subject
+        self._group = group
+        self._subscription: Subscription | None = None
+
+    async def open(self) -> None:
+        self._subscription = await self._bus.client.subscribe(
+            self._subject,
+            queue=self._group,
+            pending_msgs_limit=PENDING_MESSAGES,
+            pending_bytes_limit=PENDING_BYTES,
+        )
+
+    async def take(self, limit: int, *, wait_seconds: float) -> list[Message]:
+        assert self._subscription is not None
+        try:
+            found = [await self._subscription.next_msg(timeout=wait_seconds)]
+        except errors.TimeoutError:
+            return []
+        except errors.Error as error:
+            raise BusUnavailable(f"the bus cannot be read: {error}") from error
+        while len(found) < limit and self._subscription.pending_msgs:
+            found.append(await self._subscription.next_msg(timeout=1))
+        return [Message(data=one.data) for one in found]
+
+    async def done(self, messages: Sequence[Message]) -> None:
+        """Nothing is to be done: the server keeps no message."""
+
+
+class _StreamInbox:
+    """What waits in a stream, shared by all bridges of the bus."""
+
+    def __init__(self, bus: NatsBus, channel: Channel, subject: str) -> None:
+        self._bus = bus
+        self._channel = channel
+        self._subject = subject
+        self._subscription: JetStreamContext.PullSubscription | None = None
+
+    async def open(self) -> None:
+        stream = self._bus.stream_of(self._subject)
+        # What others keep for themselves may be old, and long done.
+        policy = DeliverPolicy.ALL if stream == self._bus.own_stream else DeliverPolicy.NEW
+        try:
+            self._subscription = await self._bus.jetstream.pull_subscribe(
+                self._subject,
+                durable=f"holdfast-{self._bus.name}-{self._channel}",
+                stream=stream,
+                config=ConsumerConfig(ack_wait=ACK_SECONDS, deliver_policy=policy),
+            )
+        except (errors.Error, OSError) as error:
+            raise BusUnavailable(f"the stream {stream} cannot be read: {error}") from error
+
+    async def take(self, limit: int, *, wait_seconds: float) -> list[Message]:
+        if self._subscription is None:
+            await self.open()
+        assert self._subscription is not None
+        if not self._bus.connected:
+            await asyncio.sleep(min(wait_seconds, RECONNECT_SECONDS))
+            return []
+        try:
+            found = await self._subscription.fetch(limit, timeout=wait_seconds)
+        except (TimeoutError, errors.TimeoutError):
+            return []
+        except (errors.Error, OSError) as error:
+            # The server may have lost its consumer: it is made again.
+            await self._forget()
+            raise BusUnavailable(f"the stream cannot be read: {error}") from error
+        return [_message(one) for one in found]
+
+    async def done(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            try:
+                await message.handle.ack()
+            except errors.Error as error:
+                # It comes again, and is recognised.
+                log.debug("a message was not acknowledged: %s", error)
+
+    async def _forget(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        try:
+            if subscription is not None:
+                await subscription.unsubscribe()
+        except errors.Error as error:
+            log.debug("a subscription was not ended: %s", error)
+
+
+def _message(one: Any) -> Message:
+    return Message(
+        data=one.data,
+        received_at=int(one.metadata.timestamp.timestamp() * 1_000_000),
+        redelivered=one.metadata.num_delivered > 1,
+        handle=one,
+    )

@@ -1,0 +1,262 @@
+"""Results and progress in: what workers say of the jobs that the bus owns (A8, A9, A10, A19).
+
+What is late, repeated, out of order, about another attempt or not a worker's to say is refused and
+counted. Any bridge may write for any job: the bus is the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, assert_never
+
+from holdfast.errors import BadData, HoldfastError, StoreError
+from holdfast.flow.command import perform
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.payload import check_text, encode_body
+from holdfast.lifecycle.record import Actor, Job, JobId
+from holdfast.lifecycle.states import KeyKind, Role
+from holdfast.ports.bus import (
+    BusWord,
+    Channel,
+    WorkerProgress,
+    WorkerResult,
+    WorkerStatusWord,
+)
+from holdfast.queries.error_reports import MESSAGE_LIMIT, writable
+from holdfast.services.bus_bridge.leases import Leases
+from holdfast.services.bus_bridge.refusals import Refusals
+from holdfast.services.bus_bridge.settings import BridgeParts
+from holdfast.worker_protocol.apply_reports import ReportOutcome, apply_reports
+from holdfast.worker_protocol.bus_reports import (
+    BusCancelled,
+    BusComplete,
+    BusFail,
+    BusProgress,
+    BusStart,
+    BusTimeOut,
+    RunEnd,
+)
+from holdfast.worker_protocol.reports import OwnReport, Trouble
+
+POINTER_LIMIT = 4096
+MOST_ARTIFACTS = 100
+NAME_LIMIT = 200
+LEASE_LOST = "lease_lost"
+
+Word = WorkerResult | WorkerProgress
+
+
+class Results:
+    """Applies what workers report."""
+
+    def __init__(
+        self, parts: BridgeParts, refusals: Refusals, leases: Leases, on_end: Callable[[], None]
+    ) -> None:
+        self._on_end = on_end
+        self._parts = parts
+        self._settings = parts.settings
+        self._refusals = refusals
+        self._leases = leases
+
+    async def handle(self, words: Sequence[BusWord]) -> None:
+        """Apply a batch: of each job one word at a time, in the order in which they came."""
+        left: list[Word] = []
+        for word in words:
+            assert isinstance(word, WorkerResult | WorkerProgress)
+            if word in left[-20:]:
+                self._refuse(word, "duplicate")
+            else:
+                left.append(word)
+        while left:
+            first: dict[str, Word] = {}
+            later: list[Word] = []
+            for word in left:
+                if word.job_id in first:
+                    later.append(word)
+                else:
+                    first[word.job_id] = word
+            await self._apply(list(first.values()))
+            left = later
+
+    async def _apply(self, words: Sequence[Word]) -> None:
+        """Apply words on different jobs, in one batch."""
+        accepted: list[tuple[Word, Job]] = []
+        for word, job in zip(words, await self._find_jobs(words), strict=True):
+            fault = self._find_fault(word, job)
+            if fault is not None:
+                self._refuse(word, fault)
+            elif job is not None and job.terminal:
+                await self._note_end(word, job)
+            elif job is not None:
+                accepted.append((word, job))
+        await self._write(accepted)
+
+    async def _find_jobs(self, words: Sequence[Word]) -> list[Job | None]:
+        ids = [await self._find_id(word.job_id) for word in words]
+        known = list(dict.fromkeys(id_ for id_ in ids if id_ is not None))
+        jobs = dict(zip(known, await self._parts.store.get(known), strict=True)) if known else {}
+        return [None if id_ is None else jobs[id_] for id_ in ids]
+
+    async def _find_id(self, job_id: str) -> JobId | None:
+        try:
+            check_text(job_id, "job_id")
+        except BadData:
+            return None
+        return await self._parts.store.look_up(self._settings.tenant, KeyKind.JOB_ID, job_id)
+
+    def _find_fault(self, word: Word, job: Job | None) -> str | None:
+        """Return why a word may not be applied to a job as it is (A8, A10, A19)."""
+        if word.status is WorkerStatusWord.FORBIDDEN:
+            return "forbidden_status"
+        if isinstance(word, WorkerProgress) and word.status not in _PROGRESSING:
+            return "forbidden_status"
+        if job is None:
+            return "unknown_job"
+        if not self._settings.is_own(job):
+            return "not_on_bus"
+        if word.attempt is not None and word.attempt != job.attempt:
+            return "old_attempt"
+        if job.terminal:
+            return None
+        if not job.owned:
+            return "not_dispatched"
+        return None if job.owner == self._settings.owner else "not_on_bus"
+
+    async def _write(self, accepted: Sequence[tuple[Word, Job]], *, again: bool = True) -> None:
+        reports: list[OwnReport] = []
+        jobs: list[Job] = []
+        written: list[tuple[Word, Job, int]] = []
+        for word, job in accepted:
+            try:
+                made = _make_reports(word, job)
+            except BadData as error:
+                self._refuse(word, "invalid", str(error))
+                continue
+            reports += made
+            jobs += [job] * len(made)
+            written.append((word, job, len(reports) - 1))
+        outcomes = await apply_reports(self._parts.store, self._settings.owner, reports, jobs)
+        lapsed: list[tuple[Word, Job]] = []
+        for word, job, last in written:
+            if again and _has_lapsed(outcomes[last]):
+                lapsed.append((word, job))
+            else:
+                await self._note(word, job, outcomes[last])
+        if lapsed:
+            adopted = await self._leases.adopt([job for _, job in lapsed])
+            await self._write(
+                [(word, adopted.get(job.id, job)) for word, job in lapsed], again=False
+            )
+
+    async def _note(self, word: Word, job: Job, outcome: ReportOutcome) -> None:
+        """Count what became of a word."""
+        if outcome.repeated and isinstance(word, WorkerResult):
+            self._refuse(word, "duplicate")
+        elif outcome.error is None:
+            self._parts.meters.bus.apply(_channel(word))
+            if outcome.job is not None and not outcome.job.owned:
+                # There is room on the bus again.
+                self._on_end()
+        elif outcome.error.code != LEASE_LOST:
+            self._refuse(word, outcome.error.code)
+        else:
+            [current] = await self._parts.store.get([job.id])
+            if current is not None and current.terminal and current.attempt == job.attempt:
+                await self._note_end(word, current)
+            else:
+                self._refuse(word, "old_attempt")
+
+    async def _note_end(self, word: Word, job: Job) -> None:
+        """Record a result that comes after the end, once; progress then means nothing."""
+        if not isinstance(word, WorkerResult) or word.status is WorkerStatusWord.RUNNING:
+            self._refuse(word, "late")
+            return
+        if await self._is_repeated(word, job):
+            self._refuse(word, "duplicate")
+            return
+        late = c.LateResult(
+            actor=Actor(Role.BUS, self._settings.owner, job.attempt),
+            state=word.status.value,
+            error_code=None if word.error_code is None else writable(word.error_code, NAME_LIMIT),
+            result_ptr=None if word.result_ptr is None else writable(word.result_ptr, 1000),
+            body=encode_body({"worker": writable(word.worker, NAME_LIMIT)}),
+        )
+        try:
+            await perform(self._parts.store, job.id, late)
+        except StoreError:
+            raise
+        except HoldfastError as error:
+            self._refusals.add(Channel.RESULT, error.code, str(error))
+        else:
+            self._refuse(word, "late")
+
+    async def _is_repeated(self, word: WorkerResult, job: Job) -> bool:
+        """Return whether the job ended by this very result."""
+        try:
+            reports = _make_reports(word, job)
+        except BadData:
+            return False
+        [outcome] = (
+            await apply_reports(self._parts.store, self._settings.owner, reports[-1:], [job])
+        )[-1:]
+        return outcome.repeated
+
+    def _refuse(self, word: Word, reason: str, detail: str = "") -> None:
+        self._refusals.add(_channel(word), reason, f"{word.sender}: {word.job_id} {detail}")
+
+
+_PROGRESSING = (None, WorkerStatusWord.RUNNING)
+
+
+def _channel(word: Word) -> Channel:
+    return Channel.RESULT if isinstance(word, WorkerResult) else Channel.PROGRESS
+
+
+def _has_lapsed(outcome: ReportOutcome) -> bool:
+    """Return whether a word was refused only because the bus's own lease has passed."""
+    job, error = outcome.job, outcome.error
+    return job is not None and job.owned and error is not None and error.code == LEASE_LOST
+
+
+def _make_reports(word: Word, job: Job) -> list[OwnReport]:
+    """Return the reports of a word: a start first, for whoever did not send one (resolution 4)."""
+    of: dict[str, Any] = {"internal_id": job.id, "attempt": job.attempt}
+    if isinstance(word, WorkerProgress):
+        return [BusStart(**of), BusProgress(**of, data=dict(word.data))]
+    if word.status is WorkerStatusWord.RUNNING:
+        return [BusStart(**of)]
+    end = _read_end(word)
+    match word.status:
+        case WorkerStatusWord.SUCCEEDED:
+            return [BusStart(**of), BusComplete(**of, end=end)]
+        case WorkerStatusWord.FAILED | WorkerStatusWord.FAILED_FOR_GOOD:
+            permanent = word.status is WorkerStatusWord.FAILED_FOR_GOOD
+            failed = BusFail(**of, end=end, error=_trouble(word), permanent=permanent)
+            return [BusStart(**of), failed]
+        case WorkerStatusWord.CANCELLED:
+            return [BusCancelled(**of, end=end)]
+        case WorkerStatusWord.TIMEOUT:
+            return [BusTimeOut(**of, end=end)]
+        case WorkerStatusWord.FORBIDDEN:
+            raise BadData("the status is not a worker's to report")
+    assert_never(word.status)
+
+
+def _read_end(word: WorkerResult) -> RunEnd:
+    if len(word.artifact_ptrs) > MOST_ARTIFACTS:
+        raise BadData(f"a result may have {MOST_ARTIFACTS} artifacts")
+    for pointer in (word.result_ptr, *word.artifact_ptrs):
+        if pointer is not None:
+            check_text(pointer, "a pointer", limit=POINTER_LIMIT)
+    return RunEnd(
+        worker=writable(word.worker, NAME_LIMIT),
+        result_ptr=word.result_ptr,
+        execution_ms=word.execution_ms,
+        artifact_ptrs=word.artifact_ptrs,
+    )
+
+
+def _trouble(word: WorkerResult) -> Trouble:
+    code = word.error_code and writable(word.error_code, NAME_LIMIT)
+    message = writable(word.error_message or "", MESSAGE_LIMIT)
+    return Trouble(message=message, type="WorkerError", code=code or None)

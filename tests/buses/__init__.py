@@ -1,0 +1,1 @@
+"""The bridge to a bus, with a real nats-server and the real SDK."""

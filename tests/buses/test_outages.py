@@ -1,0 +1,103 @@
+"""Bridges and servers that are killed at the worst moments change latency, never an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.buses.site import Site, settings_of, succeed, until
+from tests.buses.test_submits import Program
+
+both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+
+
+@both_engines
+@pytest.mark.req("A16", "A17", "A19")
+@pytest.mark.parametrize(("point", "sent"), [("bus.claimed", 0), ("bus.published", 1)])
+async def test_a_bridge_killed_around_the_dispatch_sends_a_job_at_most_once(
+    site: Site, url: str, tmp_path: Path, point: str, sent: int
+) -> None:
+    routes = {"job.once": {"bus": "main", "start_timeout_seconds": 1}}
+    got = await site.listen("job.once")
+    async with site.bridge(settings_of({"job.other": {"bus": "main"}})):
+        pass
+    await site.submit("j")
+    killed = Program(site, url, tmp_path, HOLDFAST_DIE_AT=point)
+    try:
+        assert await asyncio.to_thread(killed.wait) == -signal.SIGKILL, killed.log()
+    finally:
+        killed.kill()
+    await until(lambda: len(got) == sent, "what was sent before its death")
+    assert (await site.job("j")).claimed
+    async with site.bridge(settings_of(routes)):
+        if sent:
+            await site.say("j", "SUCCEEDED")
+            assert (await site.ended("j")).succeeded
+        else:
+            # It was never sent, and nobody knows that: its start timeout is an hour here, so a
+            # person, or the reconciler in an hour, ends it.
+            from holdfast.flow.cancel import cancel
+            from holdfast.lifecycle.record import Actor
+            from holdfast.lifecycle.states import Role
+
+            await cancel(site.store, (await site.job("j")).id, Actor(Role.CONTROL, "someone"))
+            assert (await site.ended("j")).cancelled
+    assert len(got) == sent
+
+
+@both_engines
+@pytest.mark.req("A19")
+async def test_a_bridge_that_was_stopped_for_a_while_does_not_send_again(
+    site: Site, url: str, tmp_path: Path
+) -> None:
+    seen: Counter[str] = Counter()
+
+    async def count(request: Any) -> Any:
+        seen[request.job_id] += 1
+        return await succeed(request)
+
+    await site.worker("job.once", count)
+    stopped = Program(site, url, tmp_path)
+    try:
+        await site.until_served(stopped)
+        os.kill(stopped.process.pid, signal.SIGSTOP)
+        async with site.bridge():
+            for number in range(10):
+                await site.submit(f"j{number}")
+            for number in range(10):
+                assert (await site.ended(f"j{number}")).succeeded
+            os.kill(stopped.process.pid, signal.SIGCONT)
+            await site.submit("after")
+            assert (await site.ended("after")).succeeded
+    finally:
+        stopped.kill()
+    assert max(seen.values()) == 1
+
+
+@both_engines
+@pytest.mark.parametrize("jetstream", [True, False])
+@pytest.mark.req("A19")
+async def test_a_server_that_is_killed_and_started_again_changes_no_outcome(site: Site) -> None:
+    site.sweeping()
+    routes = {
+        "job.again": {"bus": "main", "idempotent": True, "retries": 20, "timeout_seconds": 3.0}
+    }
+    names: list[str] = []
+    async with site.bridge(settings_of(routes)):
+        await site.worker("job.again", succeed)
+        for round_ in range(3):
+            for number in range(5):
+                names.append(f"j{round_}-{number}")
+                await site.submit(names[-1], "job.again")
+                await site.until(names[-1], lambda job: True, "to be stored")
+            site.server.kill()
+            site.server.start()
+            await until(lambda: site.client.is_connected, "the client to connect again")
+        for name in names:
+            assert (await site.ended(name)).succeeded

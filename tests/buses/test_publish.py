@@ -1,0 +1,87 @@
+"""What clients on the bus learn from us: ends that no worker reported, dead letters, alerts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cap.pb.cordum.agent.v1 import job_pb2
+
+from holdfast.flow.cancel import cancel
+from holdfast.flow.command import perform
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.record import Actor
+from holdfast.lifecycle.states import Role
+from tests.buses.site import Site, settings_of, succeed, until
+
+both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+OURS = "holdfast-main"
+
+
+def _told(heard: list[Any]) -> dict[str, str]:
+    """What we have published, by job."""
+    return {
+        one.job_result.job_id: job_pb2.JobStatus.Name(one.job_result.status)
+        for one in heard
+        if one.sender_id == OURS
+    }
+
+
+@both_engines
+@pytest.mark.req("A12", "A17")
+async def test_ends_that_no_worker_sent_are_published_and_those_of_workers_are_not(
+    site: Site,
+) -> None:
+    heard = await site.listen("sys.job.result")
+    site.sweeping()
+    routes = {"job.once": {"bus": "main", "timeout_seconds": 0.5}, "job.any.*": {"bus": "main"}}
+    async with site.bridge(settings_of(routes)):
+        await site.worker("job.any.good", succeed)
+        await site.submit("good", "job.any.good")
+        assert (await site.ended("good")).succeeded
+        await site.listen("job.once")
+        await site.submit("late")
+        await site.submit("cancelled", "job.any.nobody")
+        job = await site.until("cancelled", lambda job: job.releases > 0, "to be released")
+        await cancel(site.store, job.id, Actor(Role.CONTROL, "someone"))
+        await site.ended("late")
+        await until(lambda: {"late", "cancelled"} <= _told(heard).keys(), "both to be published")
+    assert _told(heard) == {"late": "JOB_STATUS_TIMEOUT", "cancelled": "JOB_STATUS_CANCELLED"}
+    late = next(one for one in heard if one.job_result.job_id == "late" and one.sender_id == OURS)
+    assert (late.trace_id, late.job_result.worker_id) == ("trace-late", OURS)
+
+
+@pytest.mark.req("A12", "A13")
+async def test_a_denial_is_published_as_denied(site: Site) -> None:
+    heard = await site.listen("sys.job.result")
+    async with site.bridge():
+        await site.submit("j", meta=job_pb2.JobMetadata(requires=["nothing-has-this"]))
+        job = await site.until("j", lambda job: job.state == "queued", "to be stored")
+        deny = c.Deny(actor=Actor(Role.SCHEDULER, "kernel"), rule="r1", reason="not allowed")
+        await perform(site.store, job.id, deny)
+        await until(lambda: _told(heard) == {"j": "JOB_STATUS_DENIED"}, "the denial")
+    assert heard[0].job_result.error_message == "not allowed"
+
+
+@both_engines
+async def test_a_failed_job_is_a_dead_letter_with_an_alert(site: Site) -> None:
+    letters, alerts = await site.listen("sys.job.dlq"), await site.listen("sys.alert")
+    async with site.bridge():
+        await site.listen("job.once")
+        await site.submit("j")
+        await site.out("j")
+        await site.say("j", "FAILED", error_code="E1", error_message="it broke")
+        await until(lambda: bool(letters and alerts), "the dead letter and its alert")
+    result = letters[0].job_result
+    assert (result.job_id, result.error_code, result.error_message) == ("j", "E1", "it broke")
+    assert alerts[0].alert.code == "E1"
+
+
+async def test_what_ended_while_no_bridge_ran_is_published_by_the_next(site: Site) -> None:
+    heard = await site.listen("sys.job.result")
+    async with site.bridge():
+        await site.submit("j", "job.any.nobody")
+        job = await site.until("j", lambda job: job.releases > 0, "to be released")
+    await cancel(site.store, job.id, Actor(Role.CONTROL, "someone"))
+    async with site.bridge():
+        await until(lambda: "j" in _told(heard), "the end")

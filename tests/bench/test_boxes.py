@@ -16,6 +16,7 @@ from bench.places import SqliteEngine
 from bench.protocol import Unsupported
 from bench.report import commands_sheet
 from bench.targets import TARGETS, Verdict, judge
+from tests.support.waiting import wait_until
 
 SMALL = Scale(samples=2, recovered=2)
 
@@ -57,7 +58,8 @@ def test_each_measurement_of_commands_is_judged_and_leaves_nothing(cell: Cell) -
     assert known[0].measure.endswith(", SQLite")
     [row] = commands_sheet(measured, frozenset()).rows
     assert (row[0], row[1]) == (cell.variant, HOLDFAST_SQLITE)
-    assert _groups() - before == set()
+    # What another test is measuring at the same time goes by itself; what is left behind stays.
+    wait_until(lambda: not _groups() - before, "control groups to be removed", limit_seconds=90)
 
 
 def _groups() -> set[str]:

@@ -25,8 +25,8 @@ LEASE_SECONDS = 0.6
 BRISK: dict[str, Any] = {"lease": "600ms", "heartbeat": "300ms", "backoff": "10ms"}
 """Short leases: what a dead worker held is found soon, and what a live one holds is renewed."""
 MANY = {**BRISK, "retries": 50}
-STEADY_LEASE_SECONDS = 2.5
-STEADY: dict[str, Any] = {"lease": "2500ms", "heartbeat": "1250ms", "backoff": "10ms"}
+STEADY_LEASE_SECONDS = 4.0
+STEADY: dict[str, Any] = {"lease": "4s", "heartbeat": "2s", "backoff": "10ms"}
 """Leases that a busy machine does not lose by itself, for tests that count attempts or failures."""
 DEADLINE = "HOLDFAST_TEST_DEADLINE"
 """Names the seconds after which a worker process's store tells that its database is away."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.admission.cases import CaseFailure, read_cases, run_cases
-from holdfast.admission.simulate import Changed, Recorded, simulate
+from holdfast.admission.simulate import Changed, RecordedBirth, simulate
 from holdfast.errors import BadPolicy
 from tests.admission.factories import book_of, variables
 
@@ -18,11 +18,12 @@ BOOK = book_of(
 @pytest.mark.req("A13")
 def test_a_simulation_groups_what_would_change_by_rule() -> None:
     births = [
-        Recorded(job=f"j{n}", variables=variables(cpus=n), verdict="allow", at=0) for n in range(12)
+        RecordedBirth(job=f"j{n}", variables=variables(cpus=n), verdict="allow", at=0)
+        for n in range(12)
     ]
-    births += [Recorded(job="b", variables=variables(task="b"), verdict="allow", at=0)]
-    births += [Recorded(job="d", variables=variables(), verdict="deny", rule="old")]
-    births += [Recorded(job="same", variables=variables(cpus=4), verdict="deny", rule="old")]
+    births += [RecordedBirth(job="b", variables=variables(task="b"), verdict="allow", at=0)]
+    births += [RecordedBirth(job="d", variables=variables(), verdict="deny", rule="old")]
+    births += [RecordedBirth(job="same", variables=variables(cpus=4), verdict="deny", rule="old")]
 
     found = simulate(BOOK, births)
 

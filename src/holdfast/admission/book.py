@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.admission.expressions import Expression, ExpressionError, Language
-from holdfast.admission.matches import Condition, Globs, Match, Range, compile_match, is_glob
+from holdfast.admission.matches import Condition, Globs, Match, NumberRange, compile_match, is_glob
 from holdfast.admission.variables import TYPES
 from holdfast.durations import span_seconds
 from holdfast.errors import BadPolicy
@@ -178,7 +178,7 @@ _TABLES: dict[str, type[Struct]] = {
 }
 """The tables of a book by their path: a misspelt field is compared with the fields of its table."""
 _RANGES = ("cpus", "memory_mb", "timeout_seconds", "retries", "body_bytes")
-_TABLES |= {f"rule.match.{name}": Range for name in _RANGES}
+_TABLES |= {f"rule.match.{name}": NumberRange for name in _RANGES}
 _WORDS: dict[str, tuple[str, ...]] = {
     "kind": tuple(kind.value for kind in Kind if kind.code),
     "priority": tuple(one.value for one in Priority if one.code),

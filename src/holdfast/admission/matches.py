@@ -15,14 +15,14 @@ Globs = str | tuple[str, ...]
 """One glob or several, of which one must match."""
 
 
-class Range(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NumberRange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A number from `min` to `max`, both included."""
 
     min: int | float | str | None = None
     max: int | float | str | None = None
 
 
-Bound = int | Range
+Bound = int | NumberRange
 """One number, or a range of them."""
 
 
@@ -96,7 +96,7 @@ def _map(name: str, asked: Mapping[str, Globs]) -> list[Condition]:
     ]
 
 
-def _range(name: str, asked: Range) -> list[Condition]:
+def _range(name: str, asked: NumberRange) -> list[Condition]:
     low, high = (_number(name, end, bound) for end, bound in _ends(asked))
     if low is None and high is None:
         raise ValueError(f"{name} needs min, max or both: {name} = {{ max = 4 }}")
@@ -122,12 +122,12 @@ def _exactly(name: str, asked: int) -> list[Condition]:
 _Compile = Callable[[str, Any], list[Condition]]
 _CONDITIONS: dict[type, _Compile] = {
     dict: _map,
-    Range: _range,
+    NumberRange: _range,
     int: _exactly,
 }
 
 
-def _ends(asked: Range) -> tuple[tuple[str, Any], tuple[str, Any]]:
+def _ends(asked: NumberRange) -> tuple[tuple[str, Any], tuple[str, Any]]:
     return ("min", asked.min), ("max", asked.max)
 
 

@@ -310,4 +310,4 @@ async def test_a_policy_that_another_process_removed_is_forgotten_soon(app: Hold
 
     async with asyncio.timeout(30):
         while (await ship.submit(1)).state is State.DENIED:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0)

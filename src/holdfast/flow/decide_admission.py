@@ -22,7 +22,7 @@ from holdfast.lifecycle.derive import born
 from holdfast.lifecycle.holds import DENIED_HOLD, POLICY_HOLD, approval_holds
 from holdfast.lifecycle.record import Actor, Job, LoggedEvent, NewJob
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports.kernel import STATE_NOTE, ExternalKernel, KernelTrouble
+from holdfast.ports.kernel import STATE_NOTE, ExternalKernel, KernelTrouble, read_trouble
 from holdfast.ports.store import Store
 
 KERNEL, FAILURE = "kernel", "failure"
@@ -72,11 +72,6 @@ class KernelState:
             after = msgspec.json.encode(trouble).decode()
         if after != (before or ""):
             await self._store.move_note(STATE_NOTE, before=before, to=after)
-
-
-def read_trouble(note: str | None) -> KernelTrouble | None:
-    """Return what is noted of a kernel; None if it answers."""
-    return msgspec.json.decode(note, type=KernelTrouble) if note else None
 
 
 async def find_answer(

@@ -1,4 +1,4 @@
-"""The port to an external kernel: a service that decides on a job where a rule says `ask`."""
+"""The port to an external kernel: a service that decides on a job where a rule asks for it."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class ListsOtherNames(Wrapped):
 class JudgesAKnownKeyAgain(Wrapped):
     """Takes a repetition that the rules judge otherwise for another job."""
 
-    caught_by = ("test_a_known_key_leads_to_its_job_whatever_the_rules_say_now",)
+    caught_by = ("test_a_known_key_leads_to_its_job_whatever_the_rules_are_now",)
 
     async def submit(
         self, jobs: Sequence[NewJob], *, await_keys: bool = True

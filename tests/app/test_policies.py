@@ -309,5 +309,5 @@ async def test_a_policy_that_another_process_removed_is_forgotten_soon(app: Hold
     await other.close()
 
     async with asyncio.timeout(30):
-        while (await ship.submit(1)).state is State.DENIED:
+        while (await ship.submit(1)).state is State.DENIED:  # noqa: ASYNC110  another process
             await asyncio.sleep(0.05)

@@ -32,7 +32,9 @@ def person(name: str, role: str = "operator") -> Approver:
     return Approver(name=name, token_id=TOKENS[name], role=role)
 
 
-async def submitted(store: Store, *, by: str = "eve", task: str = "deploy", **fields: object) -> Job:
+async def submitted(
+    store: Store, *, by: str = "eve", task: str = "deploy", **fields: object
+) -> Job:
     """Submit a job as a person with a token."""
     actor = Actor(Role.GATEWAY, f"{by}/{TOKENS[by]}")
     [outcome] = await store.submit([decide_submit(submission(task=task, **fields), actor)])

@@ -17,8 +17,10 @@ from holdfast.lifecycle.states import EventType, Link, State
 from holdfast.ports.models import Clock
 from holdfast.ports.store import Store
 from holdfast.queries.approvals import list_approvals
+from holdfast.queries.why import reasons as r
 from holdfast.testing.factories import CONTROL
 from tests.flow.policies import CANCELS, HOLDS, ONE, TOKENS, TWO, person, submitted
+from tests.queries.why.acts import ask
 
 pytestmark = pytest.mark.req("A13")
 
@@ -295,3 +297,15 @@ def test_an_actor_is_known_by_its_name_and_by_its_token() -> None:
     assert identities(f"gateway:ann/{token}") == {"ann", token}
     assert identities(f"gateway:{token}:host:1") >= {token}
     assert identities("control:ann@host") == {"ann@host"}
+
+
+async def test_why_names_the_rule_the_roles_the_time_and_who_has_approved(store: Store) -> None:
+    await apply(store, TWO)
+    job = await submitted(store)
+    await approve(store, job.id, person("ann"))
+
+    _, reason = await ask(store, job, r.AwaitsApproval)
+
+    assert (reason.rule, reason.missing, reason.roles) == ("two", 1, ("operator",))
+    assert [one.by for one in reason.approved] == [f"control:ann/{TOKENS['ann']}"]
+    assert reason.until is None

@@ -15,15 +15,16 @@ from holdfast.admission.verdicts import Decision
 from holdfast.errors import KernelUnavailable
 from holdfast.flow.admit import admit_pending, decide_held, deny_held
 from holdfast.flow.approve import approve
-from holdfast.flow.decide_admission import read_trouble
 from holdfast.lifecycle.record import Job, JobId
 from holdfast.lifecycle.states import EventType, State
-from holdfast.ports.kernel import STATE_NOTE
+from holdfast.ports.kernel import STATE_NOTE, read_trouble
 from holdfast.ports.store import Store
+from holdfast.queries.why import reasons as r
 from holdfast.services.external_kernel import FAILURES, HttpKernel
 from holdfast.testing.store_actions import job_in
 from holdfast.webhooks.signature import check_signature
 from tests.flow.policies import DENIES, ONE, OPEN, TWO, person, submitted
+from tests.queries.why.acts import ask
 
 pytestmark = pytest.mark.req("A13")
 ASKS = OPEN + (
@@ -103,9 +104,7 @@ async def test_what_a_kernel_denies_is_denied(store: Store) -> None:
 
 async def test_what_a_kernel_wants_approved_waits_for_people(store: Store) -> None:
     job, digest = await asked_for(store)
-    two = Decision(
-        verdict=Verdict.APPROVE, rule="remote", rules=digest, approval=Approval(count=2)
-    )
+    two = Decision(verdict=Verdict.APPROVE, rule="remote", rules=digest, approval=Approval(count=2))
     await decide_held(store, "s", Answers(two))
     assert (await now(store, job)).held_by == ("approval:remote/1/0", "approval:remote/2/0")
 
@@ -153,6 +152,8 @@ async def test_a_kernel_that_fails_leaves_the_job_pending_and_a_note_of_since_wh
     trouble = read_trouble(await store.note(STATE_NOTE))
     assert trouble is not None
     assert (trouble.tries, trouble.message) == (3, "away")
+    _, reason = await ask(store, job, r.AwaitsDecision)
+    assert (reason.tries, reason.failing_since, reason.error) == (3, trouble.since, "away")
 
 
 async def test_a_kernel_that_answers_again_decides_and_the_note_is_over(store: Store) -> None:

@@ -85,16 +85,19 @@ DEVIATIONS = {
         f'"concurrency": {NUMBER}, "cpus": {NULLABLE_NUMBER}, "free_cpus": {NULLABLE_NUMBER}, '
         f'"free_memory_mb": {NULLABLE_NUMBER}, "host": {TEXT}, "memory_mb": {NULLABLE_NUMBER}, ',
     ),
+    # One more event: a person has approved the job.
+    "schema EventType ": ('"job_adopted", ', '"job_adopted", "job_approved", '),
     # What runs in a box may reach a network, and which.
     "schema Running ": ('"seen": ', f'"network": {NULLABLE_TEXT}, "seen": '),
 }
 """What a line of the old document had, and what it has instead."""
+WAITS = ("AwaitsAdmission", "AwaitsApproval", "AwaitsDecision", "WaitsForUpload")
 OF_WHY = [
     # One more: a job waits for its upload.
     (
         "schema Why ",
         REASON.format("AwaitsAdmission"),
-        "".join(map(REASON.format, ("AwaitsAdmission", "WaitsForUpload"))),
+        "".join(map(REASON.format, WAITS)),
     ),
     (
         "schema Why ",
@@ -137,7 +140,9 @@ OF_WHY = [
         "schema Why ",
         REASON_CODE.format("awaits_admission", "AwaitsAdmission"),
         REASON_CODE.format("asks_question", "AsksQuestion")
-        + REASON_CODE.format("awaits_admission", "AwaitsAdmission"),
+        + REASON_CODE.format("awaits_admission", "AwaitsAdmission")
+        + REASON_CODE.format("awaits_approval", "AwaitsApproval")
+        + REASON_CODE.format("awaits_decision", "AwaitsDecision"),
     ),
 ]
 """The same of the answer to why, which changed four times."""
@@ -159,6 +164,8 @@ OF_THE_BUS = [
 """The same of schemas that gained several fields."""
 ADDED = {
     "schema AsksQuestion ": "what an agent that runs waits for (D1)",
+    "schema AwaitsApproval ": "why a job waits: people have to approve it (A13)",
+    "schema AwaitsDecision ": "why a job waits: nobody has decided on it (A13)",
     "schema WaitsForUpload ": "why a command waits: its upload is not finalized (D3)",
     "schema CreatingUpload ": "what creates an upload",
     "schema Finalizing ": "what finalizes an upload",

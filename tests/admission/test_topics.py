@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.admission.topics import Route, Topics, check_topic, read_topics
+from holdfast.admission.topics import Route, Topics, check_topic, is_topic, read_topics
 from holdfast.config import read_file
 from holdfast.errors import BadConfig, BadData, NoPoolForTopic
 
@@ -75,6 +75,11 @@ def test_what_is_not_a_topic_is_refused_with_its_field(topic: Any) -> None:
     with pytest.raises(BadData) as refused:
         topics_of("job.>").route_or_refuse(topic)
     assert (refused.value.code, refused.value.field) == ("bad_data", "topic")
+
+
+def test_only_names_under_job_are_topics() -> None:
+    names = ["job.a", "job.a.b-2", "job", "jobs.a", "sys.job.a", "job.", "job.a b", "resize"]
+    assert [name for name in names if is_topic(name)] == ["job.a", "job.a.b-2"]
 
 
 def test_a_topic_is_as_long_as_the_name_of_a_queue() -> None:

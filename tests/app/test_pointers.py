@@ -106,8 +106,8 @@ async def test_http_the_client_and_the_worker_protocol_carry_it_unchanged(
     assert await hand.claim(limit=10, capabilities=[]) == []
     assigned = await hand.claim(limit=10, capabilities=["adapter:a"])
     assert len(assigned) == 4
-    for one in assigned:
-        assert (one["context_ptr"], one["adapter_id"], one["env"]) == (pointer, "a", ENV)
+    for job in assigned:
+        assert (job["context_ptr"], job["adapter_id"], job["env"]) == (pointer, "a", ENV)
     history = (await http.get(f"/v1/jobs/{jobs[1]['internal_id']}/history")).json()
     facts = history["events"][0]["facts"]
     assert {name: facts[name] for name in given} == given

@@ -137,7 +137,10 @@ async def test_published_terms_apply_to_a_topic_that_is_known_by_name(
     async def simple(text: str) -> None: ...
 
     async with elsewhere.worker(queues=["other"]):
-        record = (await app.submit_topic("job.chat.simple", {"text": "a"}, adapter_id="x")).record
+        given: Any = {"adapter_id": "x", "job_id": "j"}
+        record = (await app.submit_topic("job.chat.simple", {"text": "a"}, **given)).record
+        app.topics = Topics(routes={"job.>": Route(queue="moved")})
+        assert not (await app.submit_topic("job.chat.simple", {"text": "a"}, **given)).created
     assert (record.queue, record.policy.idempotent) == ("chat", False)
     assert record.needs == {"gpu", "adapter:x"}
 

@@ -38,6 +38,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "reschedule": ("--in", "1h"),
 }
 """What a command takes beside the job."""
+ASK_ALWAYS = 'version = 1\ndefault = "allow"\n[[rule]]\nid = "ask"\nthen = "approve"\n'
 DEAD = {"artifacts", "dlq discard", "dlq redrive", "dlq show", "redrive", "watch"}
 
 
@@ -61,6 +62,8 @@ def test_a_job_is_named_by_the_start_of_its_id(tmp_path: Path, command: str) -> 
         if command == "resolve":
             job = await running_job(store)
             return await do(store, job, c.Wait(actor=owner_of(job), signal="resolve:charge"))
+        if command in ("approve", "deny"):
+            await store.apply_policy(ASK_ALWAYS, actor="control:ann")
         holds = ("operator",) if command == "unhold" else ()
         return await submit_one(store, holds=holds)
 

@@ -26,8 +26,11 @@ from tests.cli.surface import commands, fields
 from tests.support.json_rules import broken_rules
 
 ANSWERS: dict[str, tuple[str, ...]] = {
+    "approvals": (),
+    "approve": ("awaited",),
     "artifacts": ("order-4",),
     "cancel": ("order-1",),
+    "deny": ("awaited",),
     "dlq discard": ("order-4",),
     "dlq list": (),
     "dlq redrive": ("order-5",),
@@ -41,6 +44,10 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "ls": (),
     "migrate": (),
     "clean": ("--dry-run",),
+    "policy apply": ("--remove",),
+    "policy explain": ("judged",),
+    "policy history": (),
+    "policy show": (),
     "purge": ("--dry-run",),
     "quarantine list": (),
     "quarantine release": ("--all",),
@@ -80,9 +87,22 @@ SEVERAL: tuple[tuple[str, ...], ...] = (
     ("dlq", "redrive", "--all", "--yes"),
 )
 """More that commands may answer."""
+POLICY = """
+version = 1
+default = "allow"
+[[rule]]
+id = "two-people"
+match = { labels = { env = "prod" } }
+then = "approve"
+reason = "it is serious"
+approve = { count = 2, expires = "1h" }
+"""
 FIELDS = Path(__file__).with_name("json_fields.txt")
 WITHOUT = {
     "config": "has settings of commands, as they are written",
+    "policy check": "needs a file: see test_policy_commands",
+    "policy simulate": "needs a file, too",
+    "policy test": "needs a file, too",
     "token revoke": "needs the id of a token",
     "upload": "needs a directory: see test_upload_command",
     "webhook rm": "needs the id of a webhook",
@@ -129,6 +149,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         once = replace(terms.policy, max_attempts=1)
         await do(store, terms, c.CorrectTerms(actor=owner_of(terms), policy=once))
         await submit_one(store, job_id="held", holds=("operator",))
+        await store.apply_policy(POLICY, actor="control:ann")
+        await submit_one(store, job_id="awaited", labels={"env": "prod"})
+        await submit_one(store, job_id="judged")
         await submit_one(store, job_id="parent")
         await store.announce(announcement())
         await store.add_upload(new_upload(id="u1"))

@@ -34,7 +34,9 @@ class Scope(StrEnum):
     WEBHOOKS = "webhooks"
     """Make, see and remove webhooks."""
     POLICY = "policy"
-    """Apply the rules that jobs are judged by: those of every tenant at once."""
+    """See the rules that jobs are judged by: those of every tenant at once."""
+    APPLY = "apply"
+    """Apply rules, or remove them."""
     WORK = "work"
     """Claim jobs and report on them."""
     TOKENS = "tokens"
@@ -45,9 +47,9 @@ SCOPES: dict[TokenRole, frozenset[Scope]] = {
     # A submitter may see, signal and cancel what it submitted: its tenant's jobs.
     TokenRole.SUBMITTER: frozenset({Scope.SUBMIT, Scope.READ, Scope.CONTROL}),
     TokenRole.WORKER: frozenset({Scope.WORK}),
-    TokenRole.VIEWER: frozenset({Scope.READ, Scope.METRICS}),
-    TokenRole.APPROVER: frozenset({Scope.READ, Scope.APPROVE}),
-    TokenRole.OPERATOR: frozenset(Scope) - {Scope.WORK, Scope.TOKENS, Scope.POLICY},
+    TokenRole.VIEWER: frozenset({Scope.READ, Scope.METRICS, Scope.POLICY}),
+    TokenRole.APPROVER: frozenset({Scope.READ, Scope.APPROVE, Scope.POLICY}),
+    TokenRole.OPERATOR: frozenset(Scope) - {Scope.WORK, Scope.TOKENS, Scope.APPLY},
     TokenRole.ADMIN: frozenset(Scope),
 }
 
@@ -56,6 +58,7 @@ OF_ALL_TENANTS = {
     Scope.QUEUES: "a queue is paused for all tenants",
     Scope.METRICS: "metrics are of all tenants",
     Scope.POLICY: "the policy is of all tenants",
+    Scope.APPLY: "the policy is of all tenants",
 }
 """Scopes that need a token bound to no tenant, and why."""
 

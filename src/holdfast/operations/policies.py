@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.admission.variables import recorded_variables
 from holdfast.admission.verdicts import Look, explain
-from holdfast.errors import Forbidden, NoSuchPolicy
+from holdfast.errors import NoSuchPolicy
 from holdfast.flow.approve import Approver, approve, deny_approval
 from holdfast.flow.command import check_reason
 from holdfast.flow.policy_book import current_book, find_book, find_reason
@@ -77,7 +77,6 @@ async def decide_approval(scope: CallerScope, request: q.ApproveJob | q.DenyJob)
 
 async def get_policy(scope: CallerScope, request: q.GetPolicy) -> PolicyBookView:
     """Read the policy that is applied, or the one with a digest."""
-    _check_all_tenants(scope)
     current = await scope.store.policy()
     if request.digest is None:
         return _show_book(current, current)
@@ -89,7 +88,6 @@ async def get_policy(scope: CallerScope, request: q.GetPolicy) -> PolicyBookView
 
 async def list_policies(scope: CallerScope, request: q.ListPolicies) -> PolicyHistory:
     """List when which policy was applied or removed."""
-    _check_all_tenants(scope)
     return PolicyHistory(events=await scope.store.policy_events(limit=request.limit))
 
 
@@ -101,11 +99,6 @@ async def apply_policy(scope: CallerScope, request: q.ApplyPolicy) -> PolicyBook
         reason=check_reason(request.policy.reason),
     )
     return _show_book(applied, applied)
-
-
-def _check_all_tenants(scope: CallerScope) -> None:
-    if scope.tenant is not None and scope.served:
-        raise Forbidden("the policy is of all tenants; use a token that is bound to no tenant")
 
 
 def _show_book(book: AppliedPolicy | None, current: AppliedPolicy | None) -> PolicyBookView:

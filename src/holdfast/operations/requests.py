@@ -449,7 +449,7 @@ class ExplainPolicy(ReadJob[JobPolicy], frozen=True, kw_only=True):
 class GetPolicy(Request[PolicyBookView], frozen=True, kw_only=True):
     """Read the policy that is applied, or the one with a digest."""
 
-    path, scope, group = "/v1/policy", Scope.READ, "policy"
+    path, scope, group = "/v1/policy", Scope.POLICY, "policy"
     reply, for_tenant = PolicyBookView, False
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{1,64}$")] | None = None
 
@@ -457,7 +457,7 @@ class GetPolicy(Request[PolicyBookView], frozen=True, kw_only=True):
 class ListPolicies(Request[PolicyHistory], frozen=True, kw_only=True):
     """List which policy was applied or removed when, newest first."""
 
-    path, scope, group = "/v1/policy/history", Scope.READ, "policy"
+    path, scope, group = "/v1/policy/history", Scope.POLICY, "policy"
     reply, for_tenant = PolicyHistory, False
     limit: Thousand = 100
 
@@ -468,7 +468,7 @@ class ApplyPolicy(Request[PolicyBookView], frozen=True, kw_only=True):
     Applying the same again changes nothing.
     """
 
-    method, path, scope, group = "PUT", "/v1/policy", Scope.POLICY, "policy"
+    method, path, scope, group = "PUT", "/v1/policy", Scope.APPLY, "policy"
     reply, for_tenant = PolicyBookView, False
     policy: Annotated[WantedPolicy, WholeBody()]
 

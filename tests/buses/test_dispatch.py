@@ -70,10 +70,9 @@ async def test_a_heartbeat_or_a_handshake_opens_a_topic_at_once(
 
 
 async def _shake_hands(site: Site) -> None:
-    from cap.handshake import handshake_payload, publish_handshake
+    from cap.handshake import publish_handshake
 
-    payload = handshake_payload("worker-1", ready_topics=["job.once"])
-    await publish_handshake(site.client, payload)
+    await publish_handshake(site.client, "worker-1", ready_topics=["job.once"])
 
 
 def test_a_known_worker_s_heartbeat_for_another_topic_opens_nothing() -> None:

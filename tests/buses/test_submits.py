@@ -145,7 +145,7 @@ async def test_without_streams_a_submit_made_while_no_bridge_runs_is_lost(site: 
 @both_engines
 @pytest.mark.req("A1")
 async def test_a_bridge_killed_between_the_commit_and_the_acknowledgement_leaves_one_job(
-    site: Site, url: str, tmp_path: Path
+    site: Site, url: str, tmp_path: Path, short_redelivery: None
 ) -> None:
     async with site.bridge():
         # From now on there is a stream.

@@ -54,9 +54,10 @@ async def test_a_bridge_killed_around_the_dispatch_sends_a_job_at_most_once(
 
 
 @both_engines
+@pytest.mark.usefixtures("short_redelivery")
 @pytest.mark.req("A19")
 async def test_a_bridge_that_was_stopped_for_a_while_does_not_send_again(
-    site: Site, url: str, tmp_path: Path, short_redelivery: None
+    site: Site, url: str, tmp_path: Path
 ) -> None:
     async with site.bridge():
         # It makes the stream, with a short patience for what the stopped one has taken.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.buses import nats
 from holdfast.maintenance.verify import LedgerProblem, verify
 from holdfast.ports.store import Store
 from holdfast.stores.postgres.migrate import migrate as migrate_postgres
@@ -66,6 +67,12 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
     """A private redis."""
     with RedisServer(tmp_path / "redis") as server:
         yield server
+
+
+@pytest.fixture
+def short_redelivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a bridge of this process took and did not acknowledge soon comes again."""
+    monkeypatch.setattr(nats, "ACK_SECONDS", 2.0)
 
 
 @pytest.fixture

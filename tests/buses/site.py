@@ -49,7 +49,7 @@ def settings_of(routes: Mapping[str, Any] = ROUTES, **more: Any) -> BridgeSettin
     return replace(settings, **more)
 
 
-SHORT = {"lease": 2 * SECOND, "heartbeat": 1 * SECOND}
+SHORT: dict[str, Any] = {"lease": 2 * SECOND, "heartbeat": 1 * SECOND}
 """Leases that pass while a test waits."""
 
 
@@ -107,7 +107,7 @@ class Site:
 
     async def worker(
         self, subject: str, handler: Handler, *, name: str = "worker-1", **more: Any
-    ) -> asyncio.Task[None]:
+    ) -> None:
         """Run the SDK's worker; returns once the server knows its subscription."""
         made: list[Client] = []
 
@@ -123,7 +123,6 @@ class Site:
         self._tasks.append(task)
         await until(lambda: bool(made) and bool(made[0]._subs), "the worker to subscribe")
         await made[0].flush()
-        return task
 
     async def submit(self, job_id: str, topic: str = "job.once", **fields: Any) -> None:
         """Submit by the SDK's client."""

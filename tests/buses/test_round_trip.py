@@ -143,7 +143,7 @@ async def test_an_agent_reads_its_context_by_pointer_and_leaves_a_result_there(
         await asyncio.gather(running, return_exceptions=True)
     assert job.succeeded
     assert job.result_ptr is not None
-    result = await memory.get(job.result_ptr.removeprefix("redis://"))
+    result: Any = await memory.get(job.result_ptr.removeprefix("redis://"))
     assert json.loads(result) == {"answer": "HELLO"}
     await memory.aclose()
 

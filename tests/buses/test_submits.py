@@ -143,6 +143,7 @@ async def test_without_streams_a_submit_made_while_no_bridge_runs_is_lost(site: 
 
 
 @both_engines
+@pytest.mark.usefixtures("short_redelivery")
 @pytest.mark.req("A1")
 async def test_a_bridge_killed_between_the_commit_and_the_acknowledgement_leaves_one_job(
     site: Site, url: str, tmp_path: Path

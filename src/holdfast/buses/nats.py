@@ -69,11 +69,6 @@ class NatsBus:
         """Whether the connection is there now."""
         return self._client is not None and self._client.is_connected
 
-    @property
-    def keeps_messages(self) -> bool:
-        """Whether messages of kept inboxes wait in a stream."""
-        return bool(self._streams)
-
     async def open(self) -> None:
         """Connect, for as long as it takes; then find or make the stream."""
         self._client = client = await nats.connect(

@@ -163,10 +163,6 @@ class Bus(Protocol):
         """Whether the connection is there now."""
 
     @property
-    def keeps_messages(self) -> bool:
-        """Whether messages of kept inboxes wait on the bus for a reader."""
-
-    @property
     def dropped(self) -> int:
         """How many messages were dropped because they came faster than they were taken."""
 

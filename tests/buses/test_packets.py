@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from holdfast.buses.cap import (
     PACKET_BYTES,
-    Outcome,
+    PublishedOutcome,
     OwnPacket,
     PacketRefused,
     read_packet,
@@ -28,7 +28,7 @@ from holdfast.buses.cap import (
 from holdfast.buses.rules import SenderRule
 from holdfast.buses.trust import WINDOW, Trust, read_trust
 from holdfast.errors import BadConfig
-from holdfast.ports.bus import BusWord, Channel, WorkerResult
+from holdfast.ports.bus import BusChannel, BusWord, WorkerResult
 from tests.buses.site import Site, refused, result_packet, settings_of, succeed, until
 
 ANYONE = Trust("holdfast-main")
@@ -36,7 +36,7 @@ KEY = ec.generate_private_key(ec.SECP256R1())
 OTHER_KEY = ec.generate_private_key(ec.SECP256R1())
 
 
-def _read(data: bytes, channel: Channel = Channel.RESULT, **more: Any) -> BusWord:
+def _read(data: bytes, channel: BusChannel = BusChannel.RESULT, **more: Any) -> BusWord:
     return read_packet(data, channel, more.pop("trust", ANYONE), now=more.pop("now", None), **more)
 
 
@@ -59,24 +59,24 @@ def _signed(packet: Any, key: ec.EllipticCurvePrivateKey = KEY) -> bytes:
 @pytest.mark.parametrize(
     ("data", "channel", "reason"),
     [
-        (b"\xff" * 40, Channel.RESULT, "malformed"),
-        (b"", Channel.RESULT, "version"),
-        (b"x" * (PACKET_BYTES + 1), Channel.RESULT, "oversized"),
-        (_bytes(result_packet("j", "FAILED", version=2)), Channel.RESULT, "version"),
-        (_bytes(result_packet("", "FAILED")), Channel.RESULT, "invalid"),
-        (_bytes(result_packet("j", "FAILED", execution_ms=-1)), Channel.RESULT, "invalid"),
-        (_bytes(result_packet("j", "UNSPECIFIED")), Channel.RESULT, "invalid"),
+        (b"\xff" * 40, BusChannel.RESULT, "malformed"),
+        (b"", BusChannel.RESULT, "version"),
+        (b"x" * (PACKET_BYTES + 1), BusChannel.RESULT, "oversized"),
+        (_bytes(result_packet("j", "FAILED", version=2)), BusChannel.RESULT, "version"),
+        (_bytes(result_packet("", "FAILED")), BusChannel.RESULT, "invalid"),
+        (_bytes(result_packet("j", "FAILED", execution_ms=-1)), BusChannel.RESULT, "invalid"),
+        (_bytes(result_packet("j", "UNSPECIFIED")), BusChannel.RESULT, "invalid"),
         # A worker's word where clients submit, and a client's where workers report.
-        (_bytes(result_packet("j", "FAILED")), Channel.SUBMIT, "misplaced"),
-        (_bytes(_request_packet()), Channel.RESULT, "misplaced"),
-        (_bytes(result_packet("j", "FAILED")), Channel.CANCEL, "misplaced"),
+        (_bytes(result_packet("j", "FAILED")), BusChannel.SUBMIT, "misplaced"),
+        (_bytes(_request_packet()), BusChannel.RESULT, "misplaced"),
+        (_bytes(result_packet("j", "FAILED")), BusChannel.CANCEL, "misplaced"),
     ],
     ids=[
         *("garbage", "nothing", "too-large", "version-2", "no-id", "negative", "no-status"),
         *("result-as-submit", "request-as-result", "result-as-cancel"),
     ],
 )
-def test_a_packet_is_refused_with_a_reason(data: bytes, channel: Channel, reason: str) -> None:
+def test_a_packet_is_refused_with_a_reason(data: bytes, channel: BusChannel, reason: str) -> None:
     with pytest.raises(PacketRefused) as caught:
         _read(data, channel)
     assert caught.value.reason == reason
@@ -90,7 +90,7 @@ def test_a_worker_must_send_its_result_under_its_own_name() -> None:
 
 
 def test_our_own_packets_are_left_out() -> None:
-    outcome = Outcome(job_id="j", trace_id="t", at=1_000_000, status="TIMEOUT")
+    outcome = PublishedOutcome(job_id="j", trace_id="t", at=1_000_000, status="TIMEOUT")
     with pytest.raises(OwnPacket):
         _read(write_outcome(outcome, ANYONE))
 
@@ -104,17 +104,17 @@ def test_as_soon_as_one_sender_is_configured_no_other_is_believed() -> None:
     trust = Trust(
         "holdfast-main",
         rules={
-            "client": SenderRule(channels=(Channel.SUBMIT,), topics=("job.other.*",)),
-            "worker-2": SenderRule(channels=(Channel.RESULT,)),
+            "client": SenderRule(channels=(BusChannel.SUBMIT,), topics=("job.other.*",)),
+            "worker-2": SenderRule(channels=(BusChannel.RESULT,)),
         },
     )
     assert isinstance(
         _read(_bytes(result_packet("j", "FAILED", worker="worker-2")), trust=trust), WorkerResult
     )
     for packet, channel, why in (
-        (result_packet("j", "FAILED", worker="stranger"), Channel.RESULT, "unknown"),
-        (result_packet("j", "FAILED", worker="client"), Channel.RESULT, "may not send"),
-        (_request_packet(), Channel.SUBMIT, "topic"),
+        (result_packet("j", "FAILED", worker="stranger"), BusChannel.RESULT, "unknown"),
+        (result_packet("j", "FAILED", worker="client"), BusChannel.RESULT, "may not send"),
+        (_request_packet(), BusChannel.SUBMIT, "topic"),
     ):
         with pytest.raises(PacketRefused, match=why) as caught:
             _read(_bytes(packet), channel, trust=trust)

@@ -20,9 +20,9 @@ from msgspec import Struct
 from holdfast.buses.trust import Trust
 from holdfast.lifecycle.states import Priority
 from holdfast.ports.bus import (
+    BusChannel,
     BusWord,
     CancelOrder,
-    Channel,
     JobOffer,
     WorkerPresence,
     WorkerProgress,
@@ -34,28 +34,30 @@ PACKET_BYTES = 256 * 1024
 """Bytes of a packet: payloads travel by pointers."""
 VERSION = 1
 SUBJECTS = {
-    Channel.SUBMIT: "sys.job.submit",
-    Channel.RESULT: "sys.job.result",
-    Channel.PROGRESS: "sys.job.progress",
-    Channel.CANCEL: "sys.job.cancel",
-    Channel.HEARTBEAT: "sys.heartbeat",
-    Channel.HANDSHAKE: "sys.handshake",
-    Channel.DEAD_LETTER: "sys.job.dlq",
-    Channel.ALERT: "sys.alert",
+    BusChannel.SUBMIT: "sys.job.submit",
+    BusChannel.RESULT: "sys.job.result",
+    BusChannel.PROGRESS: "sys.job.progress",
+    BusChannel.CANCEL: "sys.job.cancel",
+    BusChannel.HEARTBEAT: "sys.heartbeat",
+    BusChannel.HANDSHAKE: "sys.handshake",
+    BusChannel.DEAD_LETTER: "sys.job.dlq",
+    BusChannel.ALERT: "sys.alert",
 }
-KEPT_SUBJECTS = tuple(SUBJECTS[one] for one in (Channel.SUBMIT, Channel.RESULT, Channel.CANCEL))
+KEPT_SUBJECTS = tuple(
+    SUBJECTS[one] for one in (BusChannel.SUBMIT, BusChannel.RESULT, BusChannel.CANCEL)
+)
 """What waits in a stream while no bridge runs, where the server has streams."""
 _PAYLOADS = {
-    Channel.SUBMIT: "job_request",
-    Channel.RESULT: "job_result",
-    Channel.PROGRESS: "job_progress",
-    Channel.CANCEL: "job_cancel",
-    Channel.HEARTBEAT: "heartbeat",
-    Channel.HANDSHAKE: "handshake",
+    BusChannel.SUBMIT: "job_request",
+    BusChannel.RESULT: "job_result",
+    BusChannel.PROGRESS: "job_progress",
+    BusChannel.CANCEL: "job_cancel",
+    BusChannel.HEARTBEAT: "heartbeat",
+    BusChannel.HANDSHAKE: "handshake",
 }
 """What may be in a packet by the subject that it came on (A12)."""
 
-# The SDK logs each packet that it refuses: those are counted, and their number is anybody's choice.
+# The SDK logs each packet that it refuses: those are counted, and any sender decides how many there are.
 _SILENT = logging.Logger("holdfast.buses.cap", logging.CRITICAL + 1)
 
 
@@ -73,9 +75,9 @@ class OwnPacket(Exception):
 
 
 def read_packet(
-    data: bytes, channel: Channel, trust: Trust, *, now: int | None, redelivered: bool = False
+    data: bytes, channel: BusChannel, trust: Trust, *, now: int | None, redelivered: bool = False
 ) -> BusWord:
-    """Return what a packet says; raise PacketRefused, or OwnPacket for one of our own.
+    """Return what a packet reports; raise PacketRefused, or OwnPacket for one of our own.
 
     `now` is when it was received, in microseconds; it is needed where packets are signed.
     """
@@ -103,11 +105,11 @@ def _parse(data: bytes) -> Any:
 
 
 def _check_sender(
-    packet: Any, channel: Channel, trust: Trust, now: int | None, redelivered: bool
+    packet: Any, channel: BusChannel, trust: Trust, now: int | None, redelivered: bool
 ) -> None:
     """Raise PacketRefused unless the sender may use the channel and has signed where it must."""
     name = packet.sender_id
-    topic = packet.job_request.topic if channel is Channel.SUBMIT else None
+    topic = packet.job_request.topic if channel is BusChannel.SUBMIT else None
     if (fault := trust.fault(name, channel, topic)) is not None:
         raise PacketRefused("sender", fault, name)
     key = trust.key(name)
@@ -255,13 +257,13 @@ def _read_handshake(packet: Any) -> WorkerPresence:
     )
 
 
-_READERS: Mapping[Channel, Callable[[Any], BusWord]] = {
-    Channel.SUBMIT: _read_offer,
-    Channel.RESULT: _read_result,
-    Channel.PROGRESS: _read_progress,
-    Channel.CANCEL: _read_cancel,
-    Channel.HEARTBEAT: _read_heartbeat,
-    Channel.HANDSHAKE: _read_handshake,
+_READERS: Mapping[BusChannel, Callable[[Any], BusWord]] = {
+    BusChannel.SUBMIT: _read_offer,
+    BusChannel.RESULT: _read_result,
+    BusChannel.PROGRESS: _read_progress,
+    BusChannel.CANCEL: _read_cancel,
+    BusChannel.HEARTBEAT: _read_heartbeat,
+    BusChannel.HANDSHAKE: _read_handshake,
 }
 
 
@@ -329,7 +331,7 @@ def write_cancel(job_id: str, attempt: int, reason: str, *, at: int, trust: Trus
     return _seal(packet, trust)
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class PublishedOutcome(Struct, frozen=True, kw_only=True):
     """The end of a job that is published for its client."""
 
     job_id: str
@@ -343,7 +345,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     attempt: int = 0
 
 
-def write_outcome(outcome: Outcome, trust: Trust) -> bytes:
+def write_outcome(outcome: PublishedOutcome, trust: Trust) -> bytes:
     """Return the packet of a result that no worker sent, or of a dead letter."""
     packet = _envelope(trust, outcome.trace_id, outcome.at)
     result = packet.job_result

@@ -1,4 +1,4 @@
-"""NATS: the connection, its inboxes, and messages whose sender learns whether anybody listens.
+"""NATS: the connection, its inboxes, and messages whose sender learns whether there is a listener.
 
 The client connects again whenever the connection is lost. Where the server has JetStream, what
 must not be lost waits in a stream until a bridge has stored it.
@@ -22,7 +22,7 @@ from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 from holdfast.buses.rules import JetStreamMode
 from holdfast.errors import BadConfig, BusUnavailable
-from holdfast.ports.bus import Channel, Delivery, Inbox, Message, Outgoing
+from holdfast.ports.bus import BusChannel, BusMessage, Delivery, Inbox, Outgoing
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ PENDING_MESSAGES = 65_536
 PENDING_BYTES = 64 * 1024 * 1024
 """What one subscription may hold that was not taken yet; beyond it messages are dropped."""
 ACK_SECONDS = 30.0
-"""After this long a message that was taken and not done comes again."""
+"""After this long a message that was taken and not done is delivered again."""
 KEPT_SECONDS = 7 * 24 * 3600.0
 LOG_EVERY_SECONDS = 10.0
 _NO_LISTENER = "503"
@@ -97,7 +97,7 @@ class NatsBus:
             log.warning("the bus was closed before all messages had left: %s", error)
         await self._client.close()
 
-    def inbox(self, channel: Channel, subject: str, *, shared: bool, kept: bool) -> Inbox:
+    def inbox(self, channel: BusChannel, subject: str, *, shared: bool, kept: bool) -> Inbox:
         """Make an inbox of a subject; see `ports.bus.Bus`."""
         if kept and subject in self._streams:
             return _StreamInbox(self, channel, subject)
@@ -123,7 +123,7 @@ class NatsBus:
                 await client.flush(FLUSH_SECONDS)
             except (errors.Error, OSError):
                 return [Delivery.UNKNOWN if one is Delivery.SENT else one for one in found]
-            # The server answers in order: what it had to say came before the end of the flush.
+            # The server answers in order: its answers came before the end of the flush.
             for answer in await _drain(probes):
                 batch, _, number = answer.subject.rpartition(".")[2].partition("-")
                 silent = (answer.headers or {}).get("Status") == _NO_LISTENER
@@ -238,7 +238,7 @@ class _CoreInbox:
             pending_bytes_limit=PENDING_BYTES,
         )
 
-    async def take(self, limit: int, *, wait_seconds: float) -> list[Message]:
+    async def take(self, limit: int, *, wait_seconds: float) -> list[BusMessage]:
         assert self._subscription is not None
         try:
             found = [await self._subscription.next_msg(timeout=wait_seconds)]
@@ -248,16 +248,16 @@ class _CoreInbox:
             raise BusUnavailable(f"the bus cannot be read: {error}") from error
         while len(found) < limit and self._subscription.pending_msgs:
             found.append(await self._subscription.next_msg(timeout=1))
-        return [Message(data=one.data) for one in found]
+        return [BusMessage(data=one.data) for one in found]
 
-    async def done(self, messages: Sequence[Message]) -> None:
+    async def done(self, messages: Sequence[BusMessage]) -> None:
         """Nothing is to be done: the server keeps no message."""
 
 
 class _StreamInbox:
     """What waits in a stream, shared by all bridges of the bus."""
 
-    def __init__(self, bus: NatsBus, channel: Channel, subject: str) -> None:
+    def __init__(self, bus: NatsBus, channel: BusChannel, subject: str) -> None:
         self._bus = bus
         self._channel = channel
         self._subject = subject
@@ -277,7 +277,7 @@ class _StreamInbox:
         except (errors.Error, OSError) as error:
             raise BusUnavailable(f"the stream {stream} cannot be read: {error}") from error
 
-    async def take(self, limit: int, *, wait_seconds: float) -> list[Message]:
+    async def take(self, limit: int, *, wait_seconds: float) -> list[BusMessage]:
         if self._subscription is None:
             await self.open()
         assert self._subscription is not None
@@ -294,12 +294,12 @@ class _StreamInbox:
             raise BusUnavailable(f"the stream cannot be read: {error}") from error
         return [_message(one) for one in found]
 
-    async def done(self, messages: Sequence[Message]) -> None:
+    async def done(self, messages: Sequence[BusMessage]) -> None:
         for message in messages:
             try:
                 await message.handle.ack()
             except errors.Error as error:
-                # It comes again, and is recognised.
+                # It is delivered again, and recognised.
                 log.debug("a message was not acknowledged: %s", error)
 
     async def _forget(self) -> None:
@@ -311,8 +311,8 @@ class _StreamInbox:
             log.debug("a subscription was not ended: %s", error)
 
 
-def _message(one: Any) -> Message:
-    return Message(
+def _message(one: Any) -> BusMessage:
+    return BusMessage(
         data=one.data,
         received_at=int(one.metadata.timestamp.timestamp() * 1_000_000),
         redelivered=one.metadata.num_delivered > 1,

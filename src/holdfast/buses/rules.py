@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from holdfast.ports.bus import Channel
+from holdfast.ports.bus import BusChannel
 
 
 class JetStreamMode(StrEnum):
@@ -22,7 +22,7 @@ class SenderRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     public_key: str | None = None
     """A file with the key in PEM; without one its packets are believed unsigned."""
-    channels: tuple[Channel, ...] = ()
+    channels: tuple[BusChannel, ...] = ()
     """The channels that it may send on; none: all."""
     topics: tuple[str, ...] = ()
     """The topics that it may submit jobs of, as patterns; none: all."""

@@ -21,7 +21,7 @@ from holdfast.admission.topics import Route, Topics
 from holdfast.buses.rules import SenderRule
 from holdfast.errors import BadConfig
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports.bus import Channel
+from holdfast.ports.bus import BusChannel
 
 WINDOW = 300 * SECOND
 """How old, or how far ahead, a signed packet may be when it arrives."""
@@ -53,7 +53,7 @@ class Trust:
         """Whether any sender must sign."""
         return bool(self._keys)
 
-    def fault(self, sender: str, channel: Channel, topic: str | None) -> str | None:
+    def fault(self, sender: str, channel: BusChannel, topic: str | None) -> str | None:
         """Return why a sender may not send this; None if it may."""
         if not self._rules:
             return None

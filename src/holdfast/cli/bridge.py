@@ -77,7 +77,7 @@ def bridge(
 ) -> None:
     """Carry jobs to workers on a CAP bus (NATS), and bring back what they report.
 
-    The table of topics in the settings file says which of them lead to the bus. Any number of
+    The table of topics in the settings file has those that lead to the bus. Any number of
     bridges may serve one bus. SIGTERM stops it; the jobs that are out stay with the bus.
     """
     plan = bus.plan()

@@ -1,6 +1,6 @@
 """The port to a bus: a place where clients offer jobs and workers report on them by messages.
 
-A bus carries bytes; `buses.cap` reads and writes them. What it says of jobs is in the words below,
+A bus carries bytes; `buses.cap` reads and writes them. What is reported of jobs is in the words below,
 which know nothing of the wire.
 """
 
@@ -15,7 +15,7 @@ from msgspec import Struct
 from holdfast.lifecycle.states import Priority
 
 
-class Channel(StrEnum):
+class BusChannel(StrEnum):
     """What a message is for, apart from the topics that jobs are sent to."""
 
     SUBMIT = "submit"
@@ -117,14 +117,14 @@ class Delivery(StrEnum):
 
     SENT = "sent"
     NO_LISTENER = "no_listener"
-    """The server said that nobody has subscribed."""
+    """The server reports that nobody has subscribed."""
     NOT_SENT = "not_sent"
     """It certainly did not leave."""
     UNKNOWN = "unknown"
     """The connection was lost meanwhile: it may or may not have left."""
 
 
-class Message(Struct, frozen=True, kw_only=True):
+class BusMessage(Struct, frozen=True, kw_only=True):
     """A message that came in."""
 
     data: bytes
@@ -148,11 +148,11 @@ class Inbox(Protocol):
     async def open(self) -> None:
         """Start to receive."""
 
-    async def take(self, limit: int, *, wait_seconds: float) -> list[Message]:
+    async def take(self, limit: int, *, wait_seconds: float) -> list[BusMessage]:
         """Return messages as soon as there are some, at most `limit`; none after the wait."""
 
-    async def done(self, messages: Sequence[Message]) -> None:
-        """Tell a bus that keeps messages that these need not come again."""
+    async def done(self, messages: Sequence[BusMessage]) -> None:
+        """Acknowledge messages, so that a bus that keeps them does not deliver them again."""
 
 
 class Bus(Protocol):
@@ -172,11 +172,11 @@ class Bus(Protocol):
     async def close(self) -> None:
         """Disconnect."""
 
-    def inbox(self, channel: Channel, subject: str, *, shared: bool, kept: bool) -> Inbox:
+    def inbox(self, channel: BusChannel, subject: str, *, shared: bool, kept: bool) -> Inbox:
         """Make an inbox of a subject.
 
         `shared`: each message goes to one of all bridges. `kept`: it waits for one, if it can.
         """
 
     async def send(self, messages: Sequence[Outgoing]) -> list[Delivery]:
-        """Send messages, and return what is known of each: whether anybody listens."""
+        """Send messages, and return what is known of each: whether there is a listener."""

@@ -1,4 +1,4 @@
-"""What a bridge reports of the jobs that a bus owns: what workers said, and what it did itself.
+"""What a bridge reports of the jobs that a bus owns: what workers reported, and what it did itself.
 
 A worker's word counts only as far as A10 lets it: each report here checks that against the record
 and the store's clock. `apply_reports` writes them like those of workers over HTTP.
@@ -136,7 +136,7 @@ class BusTimeOut(OwnReport, frozen=True, kw_only=True):
 
 
 class BusCancelled(OwnReport, frozen=True, kw_only=True):
-    """It was asked to end, and a worker says that it did; or the grace is over, and none did."""
+    """It was asked to end, and a worker reports that it did; or the grace is over, and none did."""
 
     end: RunEnd | None = None
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from holdfast.buses.trust import Trust
 from holdfast.errors import HoldfastError
 from holdfast.ids import mint_worker
-from holdfast.ports.bus import Bus, Channel
+from holdfast.ports.bus import Bus, BusChannel
 from holdfast.ports.store import Store
 from holdfast.services.bus_bridge.cancels import Cancels
 from holdfast.services.bus_bridge.dispatch import Dispatcher
@@ -25,7 +25,7 @@ from holdfast.services.bus_bridge.refusals import Refusals
 from holdfast.services.bus_bridge.results import Results
 from holdfast.services.bus_bridge.settings import BridgeParts, BridgeSettings
 from holdfast.services.bus_bridge.submits import Submits
-from holdfast.services.bus_bridge.turn import Turn
+from holdfast.services.bus_bridge.turn import DispatchTurn
 from holdfast.services.loop import Loop, rest_until
 from holdfast.telemetry import Meters
 
@@ -52,7 +52,7 @@ class BusBridge:
         self._parts = BridgeParts(
             settings=settings, store=store, bus=bus, trust=trust, meters=self.meters
         )
-        self._turn = Turn(store, settings.name, mint_worker())
+        self._turn = DispatchTurn(store, settings.name, mint_worker())
         self._stopping = asyncio.Event()
         self._loops: list[Loop] = []
 
@@ -92,20 +92,20 @@ class BusBridge:
         refusals = Refusals(self.meters, parts.settings.name)
         cancels = Cancels(parts, refusals)
         leases = Leases(parts, cancels)
-        # Set when a job came, a job ended, or somebody listens again.
+        # Set when a job came, a job ended, or a worker listens again.
         look = asyncio.Event()
         listeners = Listeners(look.set)
         dispatcher = Dispatcher(parts, self._turn, listeners, leases, look)
         submits = Submits(parts, refusals, look.set)
         results = Results(parts, refusals, leases, look.set)
         intakes = [
-            Intake(parts, Channel.SUBMIT, submits.handle, refusals, kept=True),
-            Intake(parts, Channel.RESULT, results.handle, refusals, kept=True),
-            Intake(parts, Channel.CANCEL, cancels.handle, refusals, kept=True),
-            Intake(parts, Channel.PROGRESS, results.handle, refusals),
+            Intake(parts, BusChannel.SUBMIT, submits.handle, refusals, kept=True),
+            Intake(parts, BusChannel.RESULT, results.handle, refusals, kept=True),
+            Intake(parts, BusChannel.CANCEL, cancels.handle, refusals, kept=True),
+            Intake(parts, BusChannel.PROGRESS, results.handle, refusals),
             # Every bridge must know which topics are served.
-            Intake(parts, Channel.HEARTBEAT, listeners.handle, refusals, shared=False),
-            Intake(parts, Channel.HANDSHAKE, listeners.handle, refusals, shared=False),
+            Intake(parts, BusChannel.HEARTBEAT, listeners.handle, refusals, shared=False),
+            Intake(parts, BusChannel.HANDSHAKE, listeners.handle, refusals, shared=False),
         ]
         return leases, Publisher(parts, self._turn), intakes, [dispatcher, LeaseLoop(parts, leases)]
 

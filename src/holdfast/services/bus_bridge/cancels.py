@@ -14,7 +14,7 @@ from holdfast.flow.cancel import cancel
 from holdfast.lifecycle.payload import TEXT_LIMIT, check_text
 from holdfast.lifecycle.record import Actor, Job, JobId
 from holdfast.lifecycle.states import CancelMode, KeyKind, Role
-from holdfast.ports.bus import BusWord, CancelOrder, Channel, Delivery, Outgoing
+from holdfast.ports.bus import BusChannel, BusWord, CancelOrder, Delivery, Outgoing
 from holdfast.queries.error_reports import writable
 from holdfast.services.bus_bridge.refusals import Refusals
 from holdfast.services.bus_bridge.settings import BridgeParts
@@ -57,7 +57,7 @@ class Cancels:
         packets = [
             write_cancel(job.public_id, job.attempt, _REASON, at=now, trust=trust) for job in jobs
         ]
-        subject = SUBJECTS[Channel.CANCEL]
+        subject = SUBJECTS[BusChannel.CANCEL]
         found = await self._parts.bus.send([Outgoing(subject=subject, data=one) for one in packets])
         for job, delivery in zip(jobs, found, strict=True):
             # Nobody listens to cancels, as far as the SDK's own workers go; that is an answer.
@@ -74,7 +74,7 @@ class Cancels:
         id_ = await self._find(order.job_id)
         [job] = [None] if id_ is None else await self._parts.store.get([id_])
         if job is None or not self._settings.is_own(job):
-            self._refusals.add(Channel.CANCEL, "unknown_job", f"{order.sender}: {order.job_id}")
+            self._refusals.add(BusChannel.CANCEL, "unknown_job", f"{order.sender}: {order.job_id}")
             return
         asked_by = f"{order.requested_by}: {order.reason}" if order.reason else order.requested_by
         actor = Actor(Role.CONTROL, f"{self._settings.owner}/{writable(order.sender, 200)}")
@@ -83,9 +83,9 @@ class Cancels:
         except StoreError:
             raise
         except HoldfastError as error:
-            self._refusals.add(Channel.CANCEL, error.code, str(error))
+            self._refusals.add(BusChannel.CANCEL, error.code, str(error))
         else:
-            self._parts.meters.bus.apply(Channel.CANCEL)
+            self._parts.meters.bus.apply(BusChannel.CANCEL)
 
     async def _find(self, job_id: str) -> JobId | None:
         try:

@@ -22,7 +22,7 @@ from holdfast.ports.models import Claimed, ClaimRequest
 from holdfast.services.bus_bridge.leases import Leases
 from holdfast.services.bus_bridge.listeners import Listeners
 from holdfast.services.bus_bridge.settings import BridgeParts
-from holdfast.services.bus_bridge.turn import Turn
+from holdfast.services.bus_bridge.turn import DispatchTurn
 from holdfast.services.loop import Loop, wait_for_first
 from holdfast.worker_protocol.apply_reports import apply_reports
 from holdfast.worker_protocol.bus_reports import BusFail, BusRelease, BusStart, RunEnd
@@ -47,7 +47,7 @@ class Dispatcher(Loop):
     def __init__(
         self,
         parts: BridgeParts,
-        turn: Turn,
+        turn: DispatchTurn,
         listeners: Listeners,
         leases: Leases,
         look: asyncio.Event,
@@ -126,7 +126,7 @@ class Dispatcher(Loop):
 
     async def _send_topic(self, topic: str, route: Route, out: int) -> int:
         """Claim and send what a topic has room for; return how many found a listener."""
-        # The first job shows whether anybody listens: the others need not be claimed in vain.
+        # The first job shows whether there is a listener: the others need not be claimed in vain.
         most = BATCH if self._listeners.is_served(topic) else 1
         limit = min(route.max_in_flight - out, most)
         if limit <= 0 or not self._turn.held:
@@ -203,7 +203,7 @@ class Dispatcher(Loop):
     async def _settle(
         self, topic: str, claimed: Sequence[Claimed], found: Sequence[Delivery]
     ) -> None:
-        """Give back what did not reach anybody; what may have left is left to its start timeout."""
+        """Give back what reached no worker; what may have left is left to its start timeout."""
         counts = Counter(found)
         for delivery, jobs in counts.items():
             self._parts.meters.bus.send(delivery, jobs)

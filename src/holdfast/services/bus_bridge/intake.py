@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from holdfast.buses.cap import SUBJECTS, OwnPacket, PacketRefused, read_packet
 from holdfast.errors import StoreError
-from holdfast.ports.bus import BusWord, Channel, Message
+from holdfast.ports.bus import BusChannel, BusMessage, BusWord
 from holdfast.services.bus_bridge.refusals import Refusals
 from holdfast.services.bus_bridge.settings import BridgeParts
 from holdfast.services.loop import Loop
@@ -31,7 +31,7 @@ class Intake(Loop):
     def __init__(
         self,
         parts: BridgeParts,
-        channel: Channel,
+        channel: BusChannel,
         handle: Handle,
         refusals: Refusals,
         *,
@@ -50,7 +50,7 @@ class Intake(Loop):
         self._handle = handle
         self._refusals = refusals
         self._inbox = parts.bus.inbox(channel, SUBJECTS[channel], shared=shared, kept=kept)
-        self._messages: list[Message] = []
+        self._messages: list[BusMessage] = []
         self._words: list[BusWord] = []
 
     async def open(self) -> None:
@@ -67,7 +67,7 @@ class Intake(Loop):
         self._messages, self._words = [], []
         return 0.0
 
-    async def _read_all(self, messages: Sequence[Message]) -> list[BusWord]:
+    async def _read_all(self, messages: Sequence[BusMessage]) -> list[BusWord]:
         if not messages:
             return []
         self._parts.meters.bus.receive(self._channel, len(messages))
@@ -75,7 +75,7 @@ class Intake(Loop):
         words = (self._read(message, now) for message in messages)
         return [word for word in words if word is not None]
 
-    def _read(self, message: Message, now: int | None) -> BusWord | None:
+    def _read(self, message: BusMessage, now: int | None) -> BusWord | None:
         # A message that waited in a stream is as old as it was when the stream took it.
         at = now if message.received_at is None or now is None else message.received_at
         try:

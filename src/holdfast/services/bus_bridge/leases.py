@@ -76,11 +76,11 @@ class Leases:
                 jobs.append(job)
         for outcome in await apply_reports(self._parts.store, self._settings.owner, reports, jobs):
             if outcome.error is not None:
-                # It ended or was changed meanwhile; the next look decides anew.
+                # It ended or was changed meanwhile; the next look decides again.
                 log.debug("a job of the bus was left for now: %s", outcome.error)
 
     async def announce(self, queues: Sequence[str], capabilities: frozenset[str]) -> None:
-        """Note that the bus is served, for whoever asks why a job does not run."""
+        """Note that the bus is served, for `why`."""
         await self._parts.store.announce(
             Announcement(
                 name=self._settings.owner,

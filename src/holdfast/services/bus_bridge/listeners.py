@@ -42,7 +42,7 @@ class Listeners:
         return monotonic() >= self._topic(topic).closed_until
 
     def is_served(self, topic: str) -> bool:
-        """Return whether somebody listened a moment ago."""
+        """Return whether a worker listened a moment ago."""
         return monotonic() - self._topic(topic).served_at < SERVED_SECONDS
 
     def is_silent(self, topic: str) -> bool:
@@ -57,7 +57,7 @@ class Listeners:
         known.served_at = -SERVED_SECONDS
 
     def serve(self, topic: str) -> None:
-        """Note that somebody listened."""
+        """Note that a worker listened."""
         known = self._topic(topic)
         known.pause = known.closed_until = 0.0
         known.served_at = monotonic()

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.buses.cap import SUBJECTS, Outcome, write_alert, write_outcome
+from holdfast.buses.cap import SUBJECTS, PublishedOutcome, write_alert, write_outcome
 from holdfast.errors import BusUnavailable
 from holdfast.lifecycle.dialects.vocabularies import A
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.record import Job, LoggedEvent
 from holdfast.lifecycle.states import Letter
-from holdfast.ports.bus import Channel, Delivery, Outgoing
+from holdfast.ports.bus import BusChannel, Delivery, Outgoing
 from holdfast.queries.error_reports import MESSAGE_LIMIT, writable
 from holdfast.services.bus_bridge.settings import BridgeParts
-from holdfast.services.bus_bridge.turn import Turn
+from holdfast.services.bus_bridge.turn import DispatchTurn
 from holdfast.services.loop import Loop
 
 PAGE = 500
@@ -27,7 +27,7 @@ IDLE_SECONDS = 0.5
 class Publisher(Loop):
     """Follows the ends of the bus's jobs."""
 
-    def __init__(self, parts: BridgeParts, turn: Turn) -> None:
+    def __init__(self, parts: BridgeParts, turn: DispatchTurn) -> None:
         super().__init__(
             "bus-publish",
             self._follow,
@@ -79,9 +79,9 @@ class Publisher(Loop):
         data = write_outcome(outcome, self._parts.trust)
         made: list[Outgoing] = []
         if not by_worker:
-            made.append(Outgoing(subject=SUBJECTS[Channel.RESULT], data=data))
+            made.append(Outgoing(subject=SUBJECTS[BusChannel.RESULT], data=data))
         if dead:
-            made.append(Outgoing(subject=SUBJECTS[Channel.DEAD_LETTER], data=data))
+            made.append(Outgoing(subject=SUBJECTS[BusChannel.DEAD_LETTER], data=data))
             alert = write_alert(
                 outcome.error_code or "failed",
                 f"job {outcome.job_id} of {job.queue} is a dead letter",
@@ -89,12 +89,12 @@ class Publisher(Loop):
                 at=event.at,
                 trust=self._parts.trust,
             )
-            made.append(Outgoing(subject=SUBJECTS[Channel.ALERT], data=alert))
+            made.append(Outgoing(subject=SUBJECTS[BusChannel.ALERT], data=alert))
         return made
 
-    async def _make_outcome(self, job: Job, event: LoggedEvent) -> Outcome:
+    async def _make_outcome(self, job: Job, event: LoggedEvent) -> PublishedOutcome:
         [first] = await self._parts.store.events(job.id, limit=1)
-        return Outcome(
+        return PublishedOutcome(
             job_id=job.public_id,
             trace_id=first.correlation_id or job.public_id,
             at=event.at,

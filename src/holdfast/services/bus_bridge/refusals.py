@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from time import monotonic
 
-from holdfast.ports.bus import Channel
+from holdfast.ports.bus import BusChannel
 from holdfast.queries.error_reports import writable
 from holdfast.telemetry import Meters
 
 log = logging.getLogger(__name__)
 
 LOG_EVERY_SECONDS = 10.0
-"""Between two lines about one reason: anybody on the bus decides how often there is cause."""
+"""Between two lines about one reason: any sender on the bus decides how often there is cause."""
 SHOWN = 200
 
 
@@ -22,10 +22,10 @@ class Refusals:
     def __init__(self, meters: Meters, bus: str) -> None:
         self._meters = meters
         self._bus = bus
-        self._logged: dict[tuple[Channel, str], float] = {}
-        self._unlogged: dict[tuple[Channel, str], int] = {}
+        self._logged: dict[tuple[BusChannel, str], float] = {}
+        self._unlogged: dict[tuple[BusChannel, str], int] = {}
 
-    def add(self, channel: Channel, reason: str, detail: str = "") -> None:
+    def add(self, channel: BusChannel, reason: str, detail: str = "") -> None:
         """Count one; log it if no other was logged just before."""
         reason = self._meters.bus.refuse(channel, reason)
         key, now = (channel, reason), monotonic()

@@ -1,6 +1,6 @@
-"""Results and progress in: what workers say of the jobs that the bus owns (A8, A9, A10, A19).
+"""Results and progress in: what workers report of the jobs that the bus owns (A8–A10, A19).
 
-What is late, repeated, out of order, about another attempt or not a worker's to say is refused and
+What is late, repeated, out of order, about another attempt or not a worker's to report is refused and
 counted. Any bridge may write for any job: the bus is the owner.
 """
 
@@ -16,8 +16,8 @@ from holdfast.lifecycle.payload import check_text, encode_body
 from holdfast.lifecycle.record import Actor, Job, JobId
 from holdfast.lifecycle.states import KeyKind, Role
 from holdfast.ports.bus import (
+    BusChannel,
     BusWord,
-    Channel,
     WorkerProgress,
     WorkerResult,
     WorkerStatusWord,
@@ -186,7 +186,7 @@ class Results:
         except StoreError:
             raise
         except HoldfastError as error:
-            self._refusals.add(Channel.RESULT, error.code, str(error))
+            self._refusals.add(BusChannel.RESULT, error.code, str(error))
         else:
             self._refuse(word, "late")
 
@@ -208,8 +208,8 @@ class Results:
 _PROGRESSING = (None, WorkerStatusWord.RUNNING)
 
 
-def _channel(word: Word) -> Channel:
-    return Channel.RESULT if isinstance(word, WorkerResult) else Channel.PROGRESS
+def _channel(word: Word) -> BusChannel:
+    return BusChannel.RESULT if isinstance(word, WorkerResult) else BusChannel.PROGRESS
 
 
 def _has_lapsed(outcome: ReportOutcome) -> bool:
@@ -219,7 +219,7 @@ def _has_lapsed(outcome: ReportOutcome) -> bool:
 
 
 def _make_reports(word: Word, job: Job) -> list[OwnReport]:
-    """Return the reports of a word: a start first, for whoever did not send one (resolution 4)."""
+    """Return the reports of a word: a start first, for workers that do not send one (resolution 4)."""
     of: dict[str, Any] = {"internal_id": job.id, "attempt": job.attempt}
     if isinstance(word, WorkerProgress):
         return [BusStart(**of), BusProgress(**of, data=dict(word.data))]

@@ -14,7 +14,7 @@ from holdfast.errors import BadData, KeyBusy
 from holdfast.flow.bus_job import build_bus_job
 from holdfast.lifecycle.record import Actor, JobId, NewJob
 from holdfast.lifecycle.states import KeyKind, Role
-from holdfast.ports.bus import BusWord, Channel, JobOffer, Outgoing
+from holdfast.ports.bus import BusChannel, BusWord, JobOffer, Outgoing
 from holdfast.ports.models import SubmitOutcome, Submitted
 from holdfast.queries.error_reports import writable
 from holdfast.services.bus_bridge.refusals import Refusals
@@ -87,7 +87,7 @@ class Submits:
             if outcome.created:
                 self._parts.meters.submitted(offer.topic, offer.topic)
             else:
-                self._refusals.add(Channel.SUBMIT, "duplicate", offer.job_id)
+                self._refusals.add(BusChannel.SUBMIT, "duplicate", offer.job_id)
         elif outcome.code == KeyBusy.code:
             # Another transaction holds the key: the batch is handled again.
             raise KeyBusy(outcome.message)
@@ -95,7 +95,7 @@ class Submits:
             self._refuse(offer, "conflict", outcome.message)
 
     def _refuse(self, offer: JobOffer, reason: str, text: str) -> None:
-        self._refusals.add(Channel.SUBMIT, reason, f"{offer.sender}: {offer.job_id}: {text}")
+        self._refusals.add(BusChannel.SUBMIT, reason, f"{offer.sender}: {offer.job_id}: {text}")
         if len(self._alerts) < MOST_ALERTS:
             self._alerts.append((offer, reason, text))
 
@@ -114,5 +114,5 @@ class Submits:
             )
             for offer, reason, text in alerts
         ]
-        subject = SUBJECTS[Channel.ALERT]
+        subject = SUBJECTS[BusChannel.ALERT]
         await self._parts.bus.send([Outgoing(subject=subject, data=one) for one in packets])

@@ -14,7 +14,7 @@ from holdfast.ports.store import Store
 TURN_SECONDS = 5.0
 
 
-class Turn:
+class DispatchTurn:
     """The turn of one bridge of a bus."""
 
     def __init__(self, store: Store, bus: str, holder: str) -> None:

@@ -150,9 +150,7 @@ async def test_of_people_who_click_at_once_each_counts_once(
     await apply(http)
     await submit(http, "deploy.web", "web")
     people = [call(f"{role}@default") for role in ("approver", "operator", "admin")]
-    replies = await asyncio.gather(
-        *(one.post("/v1/jobs/web/approve", json={}) for one in people)
-    )
+    replies = await asyncio.gather(*(one.post("/v1/jobs/web/approve", json={}) for one in people))
     assert sorted(reply.status_code for reply in replies) == [200, 200, 409]
     assert (await http.get("/v1/jobs/web")).json()["state"] == "queued"
 
@@ -193,9 +191,7 @@ async def test_what_was_limited_is_shown_with_what_was_asked(http: httpx.AsyncCl
     await apply(http)
     await submit(http, "long.job", "long")
     explained = (await http.get("/v1/jobs/long/policy")).json()
-    assert [(one["verdict"], one["rule"]) for one in explained["decisions"]] == [
-        ("allow", "short")
-    ]
+    assert [(one["verdict"], one["rule"]) for one in explained["decisions"]] == [("allow", "short")]
     assert explained["asked"]["retries"] == 3
     assert explained["rules"] == (await http.get("/v1/policy")).json()["digest"]
 

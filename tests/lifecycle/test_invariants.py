@@ -9,7 +9,7 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
-from holdfast.lifecycle.invariants import RULES, Rule, broken_rules
+from holdfast.lifecycle.invariants import RULES, Invariant, broken_rules
 from holdfast.lifecycle.record import Job, Signal
 from holdfast.lifecycle.states import CancelMode, Coded, Letter, Retention, State
 from tests.lifecycle.factories import life_in
@@ -140,7 +140,7 @@ def stored(value: Any) -> Any:
     return value
 
 
-def passes_check(database: apsw.Connection, rule: Rule, record: Job) -> bool:
+def passes_check(database: apsw.Connection, rule: Invariant, record: Job) -> bool:
     """Ask SQLite; a CHECK that yields NULL lets a row through."""
     names = (*COLUMNS, *NUMBERS)
     columns = ", ".join(f"? AS {name}" for name in names)
@@ -151,7 +151,7 @@ def passes_check(database: apsw.Connection, rule: Rule, record: Job) -> bool:
 
 @pytest.mark.req("C1")
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_a_rule_judges_in_sql_as_it_judges_in_python(rule: Rule) -> None:
+def test_a_rule_judges_in_sql_as_it_judges_in_python(rule: Invariant) -> None:
     database = apsw.Connection(":memory:")
     verdicts = set()
     for record in sample():

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.admission.expressions import Expression, ExpressionError, Language
-from holdfast.admission.matches import Condition, Globs, Match, Range, compile_match, is_glob
+from holdfast.admission.matches import Condition, Globs, Match, NumberRange, compile_match, is_glob
 from holdfast.admission.variables import TYPES
 from holdfast.durations import span_seconds
 from holdfast.errors import BadPolicy
@@ -100,7 +100,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 class Kernel(Struct, frozen=True, kw_only=True):
-    """An external service that decides where a rule says `ask`."""
+    """An external service that decides for rules with `then = "ask"`."""
 
     url: str
     deadline_seconds: float = 0.5
@@ -178,7 +178,7 @@ _TABLES: dict[str, type[Struct]] = {
 }
 """The tables of a book by their path: a misspelt field is compared with the fields of its table."""
 _RANGES = ("cpus", "memory_mb", "timeout_seconds", "retries", "body_bytes")
-_TABLES |= {f"rule.match.{name}": Range for name in _RANGES}
+_TABLES |= {f"rule.match.{name}": NumberRange for name in _RANGES}
 _WORDS: dict[str, tuple[str, ...]] = {
     "kind": tuple(kind.value for kind in Kind if kind.code),
     "priority": tuple(one.value for one in Priority if one.code),
@@ -363,13 +363,14 @@ class _Reader:
 
     def _check_parts(self, number: int, rule: _WrittenRule, *, has_kernel: bool) -> None:
         """Refuse what would have no effect: its author expects one."""
-        if rule.approve is not None and rule.then != Verdict.APPROVE:
+        verdict = Verdict(rule.then)
+        if rule.approve is not None and verdict is not Verdict.APPROVE:
             text = f'approve has no effect with then = {rule.then!r}; write then = "approve"'
             self._refuse_rule(number, rule, text, "approve")
-        if rule.constrain is not None and rule.then in (Verdict.DENY, Verdict.ASK):
+        if rule.constrain is not None and verdict in (Verdict.DENY, Verdict.ASK):
             text = f'constrain has no effect with then = {rule.then!r}; write then = "allow"'
             self._refuse_rule(number, rule, text, "constrain")
-        if rule.then == Verdict.ASK and not has_kernel:
+        if verdict is Verdict.ASK and not has_kernel:
             text = 'then = "ask" needs a [kernel] with the url of the service to ask'
             self._refuse_rule(number, rule, text, "then")
         if rule.reason is not None and not 0 < len(rule.reason) <= 500:

@@ -16,11 +16,11 @@ from holdfast.admission.variables import variables_of
 from holdfast.admission.verdicts import UNDECIDED, Decision, Unknown, judge, why_outside
 from holdfast.lifecycle.derive import born
 from holdfast.lifecycle.holds import (
-    APPROVAL_HOLD,
     DENIED_HOLD,
     PERSON_HOLD,
     POLICY_HOLD,
     approval_holds,
+    is_policy_hold,
 )
 from holdfast.lifecycle.record import NO_FACTS, Facts, NewJob
 from holdfast.lifecycle.reserved import is_reserved
@@ -28,7 +28,6 @@ from holdfast.lifecycle.states import State
 
 DEFAULT_RULE = "default"
 """How a hold names the default, which is not a rule."""
-_PREFIXES = (DENIED_HOLD, APPROVAL_HOLD, PERSON_HOLD)
 
 
 def judge_birth(job: NewJob, book: Book) -> NewJob:
@@ -57,11 +56,6 @@ def unjudged_birth(job: NewJob) -> NewJob:
         facts=Facts(holds=holds, asked=facts.asked) if holds or facts.asked else NO_FACTS,
     )
     return replace(job, event=event, record=born(event))
-
-
-def is_policy_hold(hold: str) -> bool:
-    """Return whether a hold is of a verdict."""
-    return hold == POLICY_HOLD or hold.startswith(_PREFIXES)
 
 
 def decided_birth(job: NewJob, decision: Decision | Unknown) -> NewJob:

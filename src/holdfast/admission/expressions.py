@@ -1,7 +1,7 @@
 """Conditions in CEL, the Common Expression Language, behind the one library that evaluates them.
 
-The library returns an error as a value, and the value is true to Python: only the type tells. So an
-expression has three results here: true, false, and why it has neither.
+The library returns an error as a value, and the value is true to Python: only its type differs. So
+an expression has three results here: true, false, and why it has neither.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FRAME = " (in container '')"
 
 
 class ExpressionError(Exception):
-    """An expression that cannot be used; the text says why."""
+    """An expression that cannot be used; the text explains why."""
 
 
 class Expression(NamedTuple):

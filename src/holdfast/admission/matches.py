@@ -15,14 +15,14 @@ Globs = str | tuple[str, ...]
 """One glob or several, of which one must match."""
 
 
-class Range(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NumberRange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A number from `min` to `max`, both included."""
 
     min: int | float | str | None = None
     max: int | float | str | None = None
 
 
-Bound = int | Range
+Bound = int | NumberRange
 """One number, or a range of them."""
 
 
@@ -80,7 +80,8 @@ def compile_match(match: Match) -> tuple[Condition, ...]:
     for name in match.__struct_fields__:
         asked = getattr(match, name)
         if asked is not None:
-            found += _CONDITIONS.get(type(asked), _globs)(name, asked)
+            compile_one: _Compile = _CONDITIONS.get(type(asked), _globs)
+            found += compile_one(name, asked)
     return tuple(found)
 
 
@@ -95,7 +96,7 @@ def _map(name: str, asked: Mapping[str, Globs]) -> list[Condition]:
     ]
 
 
-def _range(name: str, asked: Range) -> list[Condition]:
+def _range(name: str, asked: NumberRange) -> list[Condition]:
     low, high = (_number(name, end, bound) for end, bound in _ends(asked))
     if low is None and high is None:
         raise ValueError(f"{name} needs min, max or both: {name} = {{ max = 4 }}")
@@ -118,14 +119,15 @@ def _exactly(name: str, asked: int) -> list[Condition]:
     return [Condition(name, str(asked), lambda value: bool(value == asked))]
 
 
-_CONDITIONS: dict[type, Callable[[str, Any], list[Condition]]] = {
+_Compile = Callable[[str, Any], list[Condition]]
+_CONDITIONS: dict[type, _Compile] = {
     dict: _map,
-    Range: _range,
+    NumberRange: _range,
     int: _exactly,
 }
 
 
-def _ends(asked: Range) -> tuple[tuple[str, Any], tuple[str, Any]]:
+def _ends(asked: NumberRange) -> tuple[tuple[str, Any], tuple[str, Any]]:
     return ("min", asked.min), ("max", asked.max)
 
 
@@ -177,7 +179,7 @@ def matcher(globs: Globs) -> Callable[[str], bool]:
 
 
 def is_glob(text: str) -> bool:
-    """Return whether a text stands for more than itself."""
+    """Return whether a text is a pattern, and not only itself."""
     return any(sign in text for sign in "*?[")
 
 

@@ -14,7 +14,7 @@ EXAMPLES = 5
 """How many jobs are named for each change."""
 
 
-class Recorded(Struct, frozen=True, kw_only=True):
+class RecordedBirth(Struct, frozen=True, kw_only=True):
     """A job that was born, and what was decided on it then."""
 
     job: str
@@ -31,7 +31,7 @@ class Changed(Struct, frozen=True, kw_only=True):
     """The jobs on which one rule of the new book would decide otherwise."""
 
     rule: str | None
-    """Of the new book; None: its default."""
+    """The id in the new book; None: its default."""
     before: str
     after: str
     count: int
@@ -50,7 +50,7 @@ class Simulation(Struct, frozen=True, kw_only=True):
     """How often the new book decides what."""
 
 
-def simulate(book: Book, births: Iterable[Recorded]) -> Simulation:
+def simulate(book: Book, births: Iterable[RecordedBirth]) -> Simulation:
     """Return what a book would have decided otherwise, each job judged at its own time."""
     verdicts: dict[str, int] = {}
     groups: dict[tuple[str | None, str, str], list[str]] = {}

@@ -45,7 +45,7 @@ TYPES: dict[str, str] = {
     "body_bytes": "int",
 }
 """Each variable with its type; `list` and `map` are of texts."""
-_EMPTY: dict[str, Any] = {"str": "", "int": 0, "list": (), "map": {}}
+_EMPTY: dict[str, Any] = {"str": "", "int": 0, "list": [], "map": {}}
 DEFAULTS: dict[str, Any] = {name: _EMPTY[kind] for name, kind in TYPES.items()} | {
     "kind": Kind.FUNCTION.value,
     "queue": "default",
@@ -69,7 +69,7 @@ def variables_of(job: NewJob) -> dict[str, Any]:
 
 def recorded_variables(event: Event[Any]) -> dict[str, Any]:
     """Return the variables of a recorded job as it asked, before the rules of then limited it."""
-    asked = {
+    asked: dict[str, Any] = {
         name: _EMPTY[TYPES[name]] if value is None else value
         for name, value in (event.facts.asked or {}).items()
         if name in TYPES

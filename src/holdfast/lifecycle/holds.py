@@ -52,6 +52,11 @@ def read_approval(hold: str) -> ApprovalHold | None:
     return None
 
 
+def is_policy_hold(hold: str) -> bool:
+    """Return whether a hold is of a verdict of the rules."""
+    return hold == POLICY_HOLD or hold.startswith((DENIED_HOLD, APPROVAL_HOLD, PERSON_HOLD))
+
+
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 10
 

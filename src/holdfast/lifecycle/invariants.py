@@ -32,7 +32,7 @@ _MAYBE_LOST = frozenset(
 """Where a job may be whose last owner was lost."""
 
 
-class Rule(Struct, frozen=True):
+class Invariant(Struct, frozen=True):
     """One invariant: a name, a predicate of a record, and the same predicate in SQL."""
 
     name: str
@@ -49,35 +49,35 @@ def _present(record: Record[Time], column: str) -> bool:
     return value is not None and value != ()
 
 
-def _exactly(column: str, states: frozenset[State] | set[State]) -> Rule:
+def _exactly(column: str, states: frozenset[State] | set[State]) -> Invariant:
     """Require the column in these states, and in no other."""
-    return Rule(
+    return Invariant(
         f"{column}_by_state",
         lambda record: _present(record, column) == (record.state in states),
         f"({column} IS NOT NULL) = (state IN ({_codes(states)}))",
     )
 
 
-def _only(column: str, states: frozenset[State] | set[State]) -> Rule:
+def _only(column: str, states: frozenset[State] | set[State]) -> Invariant:
     """Allow the column in these states alone."""
-    return Rule(
+    return Invariant(
         f"{column}_only",
         lambda record: not _present(record, column) or record.state in states,
         f"{column} IS NULL OR state IN ({_codes(states)})",
     )
 
 
-def _always(column: str, states: frozenset[State] | set[State]) -> Rule:
+def _always(column: str, states: frozenset[State] | set[State]) -> Invariant:
     """Require the column in these states."""
-    return Rule(
+    return Invariant(
         f"{column}_always",
         lambda record: _present(record, column) or record.state not in states,
         f"{column} IS NOT NULL OR state NOT IN ({_codes(states)})",
     )
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[Invariant, ...] = (
+    Invariant(
         "state_known",
         lambda record: record.state in KNOWN,
         f"state IN ({_codes(KNOWN)})",
@@ -101,12 +101,12 @@ RULES: tuple[Rule, ...] = (
     _only("result_ptr", TERMINAL),
     _only("late_results", TERMINAL),
     _only("lost_owner", _MAYBE_LOST),
-    Rule(
+    Invariant(
         "retention_terminal",
         lambda record: record.retention is Retention.LIVE or record.state in TERMINAL,
         f"retention = {Retention.LIVE.code} OR state IN ({_codes(TERMINAL)})",
     ),
-    Rule(
+    Invariant(
         "attempt_by_state",
         lambda record: (
             record.attempt > 0
@@ -117,7 +117,7 @@ RULES: tuple[Rule, ...] = (
         f"WHEN state IN ({_codes(_CLAIMED_ONCE)}) "
         "THEN attempt > 0 ELSE attempt >= 0 END",
     ),
-    Rule(
+    Invariant(
         "counters",
         lambda record: (
             record.rev >= 1
@@ -127,7 +127,7 @@ RULES: tuple[Rule, ...] = (
         ),
         "rev >= 1 AND failures BETWEEN 0 AND attempt AND releases >= 0 AND beats >= 0",
     ),
-    Rule(
+    Invariant(
         "beats_owned",
         lambda record: record.beats == 0 or record.state in OWNED,
         f"beats = 0 OR state IN ({_codes(OWNED)})",

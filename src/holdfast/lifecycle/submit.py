@@ -11,6 +11,7 @@ from msgspec.structs import fields, replace
 from holdfast.errors import BadData
 from holdfast.lifecycle.derive import born
 from holdfast.lifecycle.execution_policy import Policy
+from holdfast.lifecycle.holds import is_policy_hold
 from holdfast.lifecycle.keys import key_kinds, keys_of
 from holdfast.lifecycle.payload import check_text, check_time, digest, sound_body
 from holdfast.lifecycle.record import (
@@ -43,8 +44,14 @@ def submit(submission: Submission, actor: Actor, *, internal: bool = False) -> N
 
 
 def was_admitted(first: LoggedEvent) -> bool:
-    """Return whether a job went into its queue without being admitted by policy first."""
-    return first.to_state is State.QUEUED
+    """Return whether a job was submitted to go into its queue at once.
+
+    One that only the rules kept from it was: they judge its successor, too.
+    """
+    judged = first.facts.verdict is not None and first.facts.holds != ()
+    return first.to_state is State.QUEUED or (
+        judged and all(map(is_policy_hold, first.facts.holds))
+    )
 
 
 def submit_alike(first: NewJob, id: JobId, body: bytes) -> NewJob:

@@ -52,7 +52,7 @@ class Drained(Struct, frozen=True, kw_only=True):
         return [run.error for run in self.runs if run.error is not None]
 
 
-class Look(Struct, frozen=True, kw_only=True):
+class DueJobs(Struct, frozen=True, kw_only=True):
     """What there is to do."""
 
     jobs: list[Job]
@@ -119,7 +119,7 @@ class Drain(Struct, kw_only=True):
                     return
                 await self.kit.move_clock(instant)
 
-    async def _look(self, foreign: set[JobId]) -> Look:
+    async def _look(self, foreign: set[JobId]) -> DueJobs:
         """See what has not ended, and set aside what nobody here can run."""
         jobs = [job for job in await live_jobs(self.store) if self._is_ours(job)]
         strange = {job.id for job in jobs if not self.kit.knows(job)}
@@ -130,12 +130,12 @@ class Drain(Struct, kw_only=True):
         paused = frozenset(
             one.name for one in await self.store.queues() if one.paused_at is not None
         )
-        return Look(jobs=[job for job in jobs if job.id not in strange], paused=paused)
+        return DueJobs(jobs=[job for job in jobs if job.id not in strange], paused=paused)
 
     def _is_ours(self, job: Job) -> bool:
         return self.queues is None or job.queue in self.queues
 
-    async def _run_next(self, look: Look) -> Ran | None:
+    async def _run_next(self, look: DueJobs) -> Ran | None:
         if not look.jobs:
             return None
         if self.worker is None or self.worker.dead:
@@ -151,7 +151,7 @@ class Drain(Struct, kw_only=True):
         claimed = await self.store.claim(request)
         return await worker.run(claimed[0], self.patience_seconds) if claimed else None
 
-    def _next_instant(self, look: Look) -> int | None:
+    def _next_instant(self, look: DueJobs) -> int | None:
         """Return when something happens by itself, if it is to be waited for."""
         # A lease would expire under the worker that runs: nothing is skipped then.
         if self.kit.is_busy() and self.until is None:
@@ -167,7 +167,7 @@ class Drain(Struct, kw_only=True):
             return None
         return min((at for at in anything if at <= target), default=None)
 
-    def _certain(self, job: Job, look: Look) -> list[int]:
+    def _certain(self, job: Job, look: DueJobs) -> list[int]:
         """List when a job continues by time alone."""
         alone = self._is_lost(job) or job.wait_for in (SLEEP, ELSEWHERE)
         if job.state in CLAIMABLE:
@@ -205,7 +205,7 @@ class Drain(Struct, kw_only=True):
 
     async def _left(self) -> list[Why]:
         jobs = [job for job in await live_jobs(self.store) if self._is_ours(job)]
-        look = Look(jobs=jobs, paused=frozenset())
+        look = DueJobs(jobs=jobs, paused=frozenset())
         await self.kit.announce(self.store, look.queues, look.needs)
         return [await why(self.store, job.id) for job in jobs]
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import ValidationError
 from holdfast.lifecycle.command_spec import CommandSpec
-from holdfast.ports.box import Box, mounts_of
+from holdfast.ports.box import NO_NETWORK, Box, mounts_of
 from holdfast.ports.models import Claimed
 from holdfast.queries.box_files import attempt_directory
 from holdfast.runners.command.agent_files import CONTEXT_FILE, TASK_FILE
@@ -89,6 +89,14 @@ def check_permission(claimed: Claimed, spec: CommandSpec, profile: AgentProfile)
     refused = sorted(set(claimed.created.env) - set(profile.env_allowed))
     if refused:
         raise ValidationError(f"env: its profile does not allow {', '.join(refused)}")
+
+
+def check_network(spec: CommandSpec, profile: AgentProfile | None, *, isolated: bool) -> None:
+    """Raise ValidationError for a job that the rules allow no network, and that would get one."""
+    given = profile is not None and profile.network != NO_NETWORK
+    if spec.network == NO_NETWORK and (given or not isolated):
+        whose = "its profile" if given else "a command that runs without a box"
+        raise ValidationError(f"network: the rules allow it none, and {whose} has the host's")
 
 
 def apply_profile(box: Box, profile: AgentProfile, spec: CommandSpec, *, mounted: bool) -> Box:

@@ -53,6 +53,7 @@ from holdfast.runners.command.attempt_files import remove_tree
 from holdfast.runners.command.box_of import (
     BoxPlace,
     apply_profile,
+    check_network,
     check_permission,
     make_box,
     read_spec,
@@ -179,9 +180,10 @@ class CommandRunner:
         """Read the job's body."""
         claimed = attempt.claimed
         box = make_box(claimed, self._place)
+        spec, profile = read_spec(claimed.body), terms.profile
+        check_network(spec, profile, isolated=terms.boxes.isolated)
         if claimed.job.kind is not Kind.AGENT:
             return self._make_run(box, terms)
-        spec, profile = read_spec(claimed.body), terms.profile
         if profile is not None:
             if self._profiles.get(spec.profile or DEFAULT_PROFILE) is not profile:
                 raise ValidationError("profile: it is not the one that the job needs")

@@ -24,7 +24,7 @@ from holdfast.tasks.durable.verdicts import (
     UNKNOWN,
     Happened,
     NotHappened,
-    Unknown,
+    NotKnown,
     Verdict,
 )
 
@@ -153,7 +153,7 @@ class _Step:
             )
             if isinstance(verdict, Happened | NotHappened):
                 return verdict
-            if not isinstance(verdict, Unknown):
+            if not isinstance(verdict, NotKnown):
                 raise TypeError(
                     f"the verifier of step {self.name!r} returned {verdict!r}; "
                     "return Happened(result), NOT_HAPPENED or UNKNOWN"

@@ -17,9 +17,9 @@ class NotHappened(Struct, frozen=True):
     """The step had no effect, and may be run."""
 
 
-class Unknown(Struct, frozen=True):
+class NotKnown(Struct, frozen=True):
     """The verifier does not know; a person has to decide (`holdfast resolve`)."""
 
 
-NOT_HAPPENED, UNKNOWN = NotHappened(), Unknown()
-Verdict: TypeAlias = Happened | NotHappened | Unknown
+NOT_HAPPENED, UNKNOWN = NotHappened(), NotKnown()
+Verdict: TypeAlias = Happened | NotHappened | NotKnown

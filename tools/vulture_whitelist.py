@@ -18,6 +18,11 @@ connection_made  # called by asyncio, as are the next two
 data_received
 connection_lost
 capture_envelope  # called by Sentry
+deny_approval  # for the surfaces of policies, as are the next four
+list_approvals
+describe_approval
+policy_books
+policy_events
 _fsync  # called by name in the model of a power cut, as are the next two
 _mkdir
 _rename

@@ -36,6 +36,10 @@ REASONS: list[r.Reason] = [
     r.Ended(**ENDED, error_code="address_blocked", letter=None),
     r.NewerVersion(),
     r.AwaitsAdmission(since=1),
+    r.AwaitsApproval(rule="two", missing=1, roles=("operator",), approved=(ACT,), **TIMES),
+    r.AwaitsDecision(
+        rule="ask", since=1, kernel="http://k", failing_since=1, tries=2, error="no answer"
+    ),
     r.WaitsForUpload(upload="u1", state="uploading", **TIMES),
     r.HeldJob(holds=(PlacedHold(name="audit"), PlacedHold(name="two words"))),
     r.QueuePaused(queue="mail", paused=ACT),

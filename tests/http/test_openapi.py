@@ -104,12 +104,13 @@ OF_WEBHOOKS = [
     ("schema WebhookView ", '"string"}, "id"', f'"string"}}, "events": {HOOK_EVENTS}, "id"'),
     ("schema WebhookView ", '"created_by", "id"', '"created_by", "events", "id"'),
 ]
+WAITS = ("AwaitsAdmission", "AwaitsApproval", "AwaitsDecision", "WaitsForUpload")
 OF_WHY = [
     # One more: a job waits for its upload.
     (
         "schema Why ",
         REASON.format("AwaitsAdmission"),
-        "".join(map(REASON.format, ("AwaitsAdmission", "WaitsForUpload"))),
+        "".join(map(REASON.format, WAITS)),
     ),
     (
         "schema Why ",
@@ -140,12 +141,16 @@ OF_WHY = [
         "schema Why ",
         REASON_CODE.format("awaits_admission", "AwaitsAdmission"),
         REASON_CODE.format("asks_question", "AsksQuestion")
-        + REASON_CODE.format("awaits_admission", "AwaitsAdmission"),
+        + REASON_CODE.format("awaits_admission", "AwaitsAdmission")
+        + REASON_CODE.format("awaits_approval", "AwaitsApproval")
+        + REASON_CODE.format("awaits_decision", "AwaitsDecision"),
     ),
 ]
 """The same of the answer to why, which changed three times."""
 ADDED = {
     "schema AsksQuestion ": "what an agent that runs waits for (D1)",
+    "schema AwaitsApproval ": "why a job waits: people have to approve it (A13)",
+    "schema AwaitsDecision ": "why a job waits: nobody has decided on it (A13)",
     "schema WaitsForUpload ": "why a command waits: its upload is not finalized (D3)",
     "schema CreatingUpload ": "what creates an upload",
     "schema Finalizing ": "what finalizes an upload",

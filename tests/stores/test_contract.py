@@ -42,6 +42,7 @@ class TestPostgresContract(StoreContract):
         await store.open()
         yield store
         await store.set_sealing(False)
+        await store.apply_policy(None, actor="test")
         await store.close()
 
 
@@ -56,4 +57,5 @@ class TestPgBouncerContract(StoreContract):
         await store.open()
         yield store
         await store.set_sealing(False)
+        await store.apply_policy(None, actor="test")
         await store.close()

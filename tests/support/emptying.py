@@ -21,8 +21,10 @@ async def empty_ledger(url: str) -> None:
         await connection.execute("UPDATE meta SET value = '1' WHERE key = 'epoch'")
         await connection.execute(
             "DELETE FROM meta WHERE key IN ('sealing_log', 'queues_per_tenant', 'needs_per_tenant',"
-            " 'signals_per_job', 'bytes_per_upload', 'upload_bytes_per_tenant')"
+            " 'signals_per_job', 'bytes_per_upload', 'upload_bytes_per_tenant',"
+            " 'policy')"
             " OR key LIKE 'note:%'"
         )
+        await connection.execute("ALTER TABLE events DISABLE TRIGGER events_judged")
     finally:
         await connection.close()

@@ -139,7 +139,7 @@ class Enlisting(HandleOwner):
         if again and isinstance(store, Judging):
             await store.read_policy()
         judged = await store.judge(jobs) if isinstance(store, Judging) else jobs
-        # Without a policy they come back as they are. Once there is one, the database refuses.
+        # Without a policy they are returned as they are. Once there is one, the database refuses.
         self.is_judging = judged is not jobs
         return list(judged)
 

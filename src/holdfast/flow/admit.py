@@ -107,8 +107,8 @@ async def deny_held(store: Store, name: str) -> AdmitSweep:
 async def expire_approvals(store: Store, name: str) -> AdmitSweep:
     """End jobs that nobody approved in time.
 
-    Of each name of a hold the oldest jobs are looked at, up to the first that has time left: jobs
-    that wait are not read, however many there are.
+    The oldest jobs under each name of a hold are read, up to the first that has time left: the
+    others are not read, however many there are.
     """
     sweep = AdmitSweep()
     names = await store.hold_names(APPROVAL_HOLD, limit=NAMES)
@@ -279,7 +279,7 @@ class _Gates:
         if decision is None and self._book is not None:
             return await self._judge(job, lifted)
         if decision is None and lifted is None:
-            # Whoever submitted it pending admits it.
+            # Its submitter left it pending, and admits it.
             return ()
         rules = None if decision is None else decision.facts.rules
         return (c.Admit(actor=self._actor, lifts=lifted, rules=rules),)

@@ -1,7 +1,7 @@
 """Approve, or deny: what people do with a job that a rule does not admit without them.
 
 Each approval is an event of the job; the last one is followed by the admission in the same commit.
-Whoever submitted the job, or a job that it descends from, may not approve it.
+A person who submitted the job, or a job that it descends from, may not approve it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ async def deny_approval(
     expected_rev: int | None = None,
     request_id: str | None = None,
 ) -> Job:
-    """Deny a job that awaits an approval; told apart from a rule's denial, and from expiry."""
+    """Deny a job that awaits an approval; its error code is not that of a rule's denial."""
     reason = check_reason(reason)
     if (repeated := await _find_repeated(store, id, person, request_id)) is not None:
         return repeated

@@ -12,17 +12,22 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.admission.book import Approval, Book, Verdict
-from holdfast.admission.door import decided_birth, is_policy_hold, unjudged_birth
+from holdfast.admission.door import decided_birth, unjudged_birth
 from holdfast.admission.variables import variables_of
 from holdfast.admission.verdicts import Decision, judge
 from holdfast.errors import KernelUnavailable
 from holdfast.flow.deny import make_denial
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import born
-from holdfast.lifecycle.holds import DENIED_HOLD, POLICY_HOLD, approval_holds
+from holdfast.lifecycle.holds import (
+    DENIED_HOLD,
+    POLICY_HOLD,
+    approval_holds,
+    is_policy_hold,
+)
 from holdfast.lifecycle.record import Actor, Job, LoggedEvent, NewJob
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports.kernel import STATE_NOTE, ExternalKernel, KernelTrouble
+from holdfast.ports.kernel import STATE_NOTE, ExternalKernel, KernelTrouble, read_trouble
 from holdfast.ports.store import Store
 
 KERNEL, FAILURE = "kernel", "failure"
@@ -31,7 +36,7 @@ SOON = 60
 """Seconds after its birth within which a job's approval expires as if it was asked for at once."""
 
 
-class Answer(Struct, frozen=True):
+class FoundDecision(Struct, frozen=True):
     """A decision, and who made it if it was not the rules alone."""
 
     decision: Decision
@@ -74,20 +79,15 @@ class KernelState:
             await self._store.move_note(STATE_NOTE, before=before, to=after)
 
 
-def read_trouble(note: str | None) -> KernelTrouble | None:
-    """Return what is noted of a kernel; None if it answers."""
-    return msgspec.json.decode(note, type=KernelTrouble) if note else None
-
-
 async def find_answer(
     book: Book, first: LoggedEvent, now: int, kernel: ExternalKernel | None, state: KernelState
-) -> Answer | None:
+) -> FoundDecision | None:
     """Return what is decided on a pending job by its first event; None: it has to wait."""
     asked = _birth(first)
     variables = variables_of(asked)
     found = judge(book, variables, now=now)
     if isinstance(found, Decision):
-        return Answer(found)
+        return FoundDecision(found)
     if book.kernel is None or kernel is None:
         return None
     try:
@@ -97,9 +97,9 @@ async def find_answer(
         if book.kernel.on_failure != "open":
             return None
         open_ = Decision(verdict=Verdict.ALLOW, rule=found.rule, rules=book.digest)
-        return Answer(open_, FAILURE)
+        return FoundDecision(open_, FAILURE)
     state.answer()
-    return Answer(decision, KERNEL)
+    return FoundDecision(decision, KERNEL)
 
 
 def _birth(first: LoggedEvent) -> NewJob:
@@ -107,7 +107,7 @@ def _birth(first: LoggedEvent) -> NewJob:
 
 
 def follow_decision(
-    job: Job, first: LoggedEvent, answer: Answer, actor: Actor, now: int
+    job: Job, first: LoggedEvent, answer: FoundDecision, actor: Actor, now: int
 ) -> Sequence[c.Command]:
     """Return what follows from a decision on a pending job, all in one commit."""
     asked = _birth(first)
@@ -168,7 +168,7 @@ def _list_exceeded(asked: NewJob, decided: NewJob) -> list[str]:
 def _expiry(job: Job, seconds: int, now: int) -> int:
     """Return when an approval expires, in seconds from the job's birth.
 
-    In whole multiples of what the rule says, at least that long from now: the names of holds stay
+    In whole multiples of the rule's time, at least that long from now: the names of holds stay
     few, however late a kernel answers.
     """
     elapsed = (now - job.created_at) // SECOND

@@ -137,8 +137,8 @@ class Directory(Protocol):
     ) -> AppliedPolicy | None:
         """Apply rules, or with None remove those that are applied; return what is applied now.
 
-        Once this returns, no job enters a queue that these rules have not judged, by whomever it
-        was submitted. BadPolicy for rules that cannot be read: then those before stay. Repeating
+        Once this returns, no job enters a queue that these rules have not judged, from any
+        process. BadPolicy for rules that cannot be read: then those before stay. Repeating
         is success, and enters nothing.
         """
 

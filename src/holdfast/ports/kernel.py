@@ -1,10 +1,11 @@
-"""The port to an external kernel: a service that decides on a job where a rule says `ask`."""
+"""The port to an external kernel: a service that decides on a job where a rule asks for it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import msgspec
 from msgspec import Struct
 
 from holdfast.admission.book import Book
@@ -23,6 +24,11 @@ class KernelTrouble(Struct, frozen=True, kw_only=True):
     """By the store's clock."""
     tries: int
     message: str
+
+
+def read_trouble(note: str | None) -> KernelTrouble | None:
+    """Return what is noted of a kernel; None if it answers."""
+    return msgspec.json.decode(note, type=KernelTrouble) if note else None
 
 
 class ExternalKernel(Protocol):

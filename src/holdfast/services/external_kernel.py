@@ -37,24 +37,24 @@ PAUSE_SECONDS = 5.0
 """For how long; then one request finds out whether it is back."""
 
 
-class _WrittenApproval(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _SentApproval(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     count: int = 1
     roles: tuple[str, ...] = ("operator", "admin")
     expires_seconds: int = 0
     on_expiry: Literal["deny", "cancel"] = "deny"
 
 
-class _Written(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _SentDecision(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An answer as it is sent."""
 
     verdict: Literal["allow", "deny", "approve", "hold"]
     rule: str | None = None
     reason: str | None = None
     constraints: Constraints | None = None
-    approve: _WrittenApproval | None = None
+    approve: _SentApproval | None = None
 
 
-_read = msgspec.json.Decoder(_Written, strict=True).decode
+_read = msgspec.json.Decoder(_SentDecision, strict=True).decode
 _write = msgspec.json.Encoder(enc_hook=list).encode
 
 
@@ -129,7 +129,7 @@ async def _post(kernel: Kernel, variables: Mapping[str, Any], job: JobId) -> byt
 
 def _decide(book: Book, body: bytes) -> Decision:
     written = _read(body)
-    terms = written.approve or _WrittenApproval()
+    terms = written.approve or _SentApproval()
     in_bounds = 1 <= terms.count <= APPROVALS_LIMIT and 0 <= terms.expires_seconds <= EXPIRY_LIMIT
     if not in_bounds or not terms.roles:
         raise KernelUnavailable("it asks for approvals that no rule could ask for")

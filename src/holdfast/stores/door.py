@@ -18,7 +18,7 @@ from holdfast.lifecycle.reserved import is_reserved
 CURRENT = "policy"
 """The key in `meta` under which the digest of the applied rules is."""
 UNJUDGED_TEXT = "the policy has not judged"
-"""How both databases say that they refuse a job for the lack of a judgement."""
+"""What the errors of both databases contain that refuse a job for the lack of a judgement."""
 
 
 def judge_births(jobs: Sequence[NewJob], book: Book) -> list[NewJob]:

@@ -108,14 +108,16 @@ class Reply(Struct, frozen=True):
     retry_after_seconds: float | None = None
 
 
-class Answered(Struct, frozen=True):
+class WholeReply(Struct, frozen=True):
     """The whole answer of an address."""
 
     status: int
     body: bytes
 
 
-async def call(url: str, headers: Mapping[str, str], body: bytes, *, limit_bytes: int) -> Answered:
+async def call(
+    url: str, headers: Mapping[str, str], body: bytes, *, limit_bytes: int
+) -> WholeReply:
     """Send a body to an address that the operator chose, public or not, and read the answer.
 
     Redirects are not followed. Undelivered if no answer came, or one of more than `limit_bytes`.
@@ -326,7 +328,7 @@ async def _read_reply(reader: asyncio.StreamReader) -> Reply:
     raise ValueError("only interim answers")
 
 
-async def _read_answer(reader: asyncio.StreamReader, limit_bytes: int) -> Answered:
+async def _read_answer(reader: asyncio.StreamReader, limit_bytes: int) -> WholeReply:
     for _ in range(INTERIM_LIMIT):
         status = _read_status(await reader.readuntil(b"\n"))
         headers = await _read_headers(reader)
@@ -337,7 +339,7 @@ async def _read_answer(reader: asyncio.StreamReader, limit_bytes: int) -> Answer
             raise ValueError("the answer has no content-length")
         if int(length) > limit_bytes:
             raise ValueError(f"the answer has {int(length):,} bytes; the limit is {limit_bytes:,}")
-        return Answered(status, await reader.readexactly(int(length)))
+        return WholeReply(status, await reader.readexactly(int(length)))
     raise ValueError("only interim answers")
 
 

@@ -102,7 +102,7 @@ def unhold(record: Draft, row: Row, command: c.Unhold) -> Decision:
 
 def _refuse_to_lift(record: Draft, hold: str) -> Refusal:
     if read_approval(hold) is not None:
-        instead = "its approval lifts it: see `holdfast approvals`"
+        instead = "people lift it, by their approval"
     elif hold == POLICY_HOLD:
         instead = "the rules decide on it: see `holdfast why`"
     else:

@@ -141,6 +141,55 @@ class AwaitsAdmission(ReasonBase, frozen=True, kw_only=True, tag="awaits_admissi
         return f"waits for admission by a scheduler, submitted {describe_time(self.since, now)}"
 
 
+class AwaitsApproval(ReasonBase, frozen=True, kw_only=True, tag="awaits_approval"):
+    """A rule admits it only once people have approved it."""
+
+    rule: str
+    missing: int
+    """How many people still have to approve it."""
+    roles: tuple[str, ...]
+    approved: tuple[Act, ...]
+    """Who has."""
+    since: int
+    until: int | None
+    """When it is too late; None: never."""
+
+    def sentence(self, now: int) -> str:
+        parts = [f"rule {self.rule!r} asks for {count(self.missing, 'more approval')}"]
+        parts += [f"approved{act_text(one, now)}" for one in self.approved]
+        if self.until is not None:
+            parts.append(f"until {describe_time(self.until, now)}")
+        return ", ".join(parts)
+
+    def advice(self, job_id: str) -> str | None:
+        roles = " or ".join(self.roles)
+        return f"someone with role {roles} who did not submit it approves or denies it"
+
+
+class AwaitsDecision(ReasonBase, frozen=True, kw_only=True, tag="awaits_decision"):
+    """The rules have not decided on it: they ask an external kernel, or read the clock."""
+
+    rule: str | None
+    since: int
+    kernel: str | None
+    """The kernel that does not answer; None if it does, or none is asked."""
+    failing_since: int | None
+    tries: int
+    error: str | None
+
+    def sentence(self, now: int) -> str:
+        if self.kernel is None:
+            return f"waits for the decision of a scheduler by rule {self.rule!r}"
+        since = describe_time(self.failing_since or self.since, now)
+        return (
+            f"waits for the policy kernel at {self.kernel}, which has not answered since {since}, "
+            f"after {count(self.tries, 'request')}{colon(self.error)}"
+        )
+
+    def advice(self, job_id: str) -> str | None:
+        return None if self.kernel is None else "see to the kernel, or change the policy"
+
+
 class WaitsForUpload(ReasonBase, frozen=True, kw_only=True, tag="waits_for_upload"):
     """The upload that it names is not finalized."""
 
@@ -651,6 +700,8 @@ Reason: TypeAlias = (
     Ended
     | NewerVersion
     | AwaitsAdmission
+    | AwaitsApproval
+    | AwaitsDecision
     | WaitsForUpload
     | HeldJob
     | QueuePaused

@@ -20,7 +20,7 @@ from holdfast.lifecycle.history import (
     STEP_STARTS,
     History,
 )
-from holdfast.lifecycle.holds import UNADMITTED, UPLOAD_HOLD, awaited_upload
+from holdfast.lifecycle.holds import PERSON_HOLD, UNADMITTED, awaited_upload, is_gate
 from holdfast.lifecycle.lease import is_lost, is_older_claim, start_is_overdue, taken_from
 from holdfast.lifecycle.linked import undone_by
 from holdfast.lifecycle.payload import decode_body
@@ -44,6 +44,7 @@ from holdfast.queries.family import list_awaited
 from holdfast.queries.times_ahead import is_ahead
 from holdfast.queries.why import reasons as r
 from holdfast.queries.why.facts import Act, FailedAttempt, LiveChild, PlacedHold, SeenWorker
+from holdfast.queries.why.policy import explain_policy
 from holdfast.queries.why.workers import SHOWN, explain_ready, explain_unserved, show_worker
 
 EVENTS = 200
@@ -168,8 +169,10 @@ async def _collect_reasons(store: Store, read: _Snapshot) -> list[r.Reason]:
         kept += _explain_not_due(read) + explain_unserved(job, workers, read.now)
         return overdue + kept or [await explain_ready(store, job, workers, read.now, read.tenant)]
     waits = await _explain_awaited_upload(store, job)
-    admission = waits or r.AwaitsAdmission(since=job.created_at)
-    return [*overdue, admission, *kept, *_explain_not_due(read)]
+    admission: list[r.Reason] = [*await explain_policy(store, job), *([waits] if waits else [])]
+    if not admission:
+        admission = [r.AwaitsAdmission(since=job.created_at)]
+    return [*overdue, *admission, *kept, *_explain_not_due(read)]
 
 
 async def _find_undoing(store: Store, read: _Snapshot) -> dict[str, Any]:
@@ -341,7 +344,7 @@ def _explain_wait_for_signal(read: _Snapshot) -> list[r.Reason]:
 async def _explain_held(store: Store, read: _Snapshot) -> list[r.Reason]:
     """Return who placed each hold; the first one may have come with the submit."""
     job = read.job
-    holds = [hold for hold in job.held_by if not hold.startswith(UPLOAD_HOLD)]
+    holds = [hold for hold in job.held_by if not is_gate(hold) or hold.startswith(PERSON_HOLD)]
     if job.state not in UNADMITTED:
         holds = list(job.held_by)
     if not holds:

@@ -87,7 +87,7 @@ class PolicyContract:
         job = (await submit_judged(store, new_job())).job
 
         [first] = await store.events(job.id)
-        assert (first.facts.rule, first.facts.asked) == ("short", {"timeout_seconds": None})
+        assert (first.facts.rule, first.facts.asked) == ("short", {"timeout_seconds": 3600.0})
         assert job.policy.timeout == 30_000_000
         assert (await store.get([job.id]))[0] == job
 
@@ -110,7 +110,7 @@ class PolicyContract:
             assert job is not None
             assert (job.state, job.held_by) == (State.PENDING, ("denied:no",))
 
-    async def test_a_known_key_leads_to_its_job_whatever_the_rules_say_now(
+    async def test_a_known_key_leads_to_its_job_whatever_the_rules_are_now(
         self, store: Store
     ) -> None:
         first = await submit_judged(store, new_job(task="bad", dedupe_key="k"))

@@ -1,0 +1,362 @@
+"""The scheduler and policies (case 34): what is decided after the birth, and by whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.admission.book import Approval, Book, Constraints, Verdict
+from holdfast.admission.verdicts import Decision
+from holdfast.errors import KernelUnavailable
+from holdfast.flow.admit import admit_pending, decide_held, deny_held
+from holdfast.flow.approve import approve
+from holdfast.lifecycle.record import Job, JobId
+from holdfast.lifecycle.states import EventType, State
+from holdfast.ports.kernel import STATE_NOTE, read_trouble
+from holdfast.ports.store import Store
+from holdfast.queries.why import reasons as r
+from holdfast.services.external_kernel import FAILURES, HttpKernel
+from holdfast.testing.store_actions import job_in
+from holdfast.webhooks.signature import check_signature
+from tests.flow.policies import DENIES, ONE, OPEN, TWO, person, submitted
+from tests.queries.why.acts import ask
+
+pytestmark = pytest.mark.req("A13")
+ASKS = OPEN + (
+    '[kernel]\nurl = "http://127.0.0.1:1/ask"\ndeadline = "500ms"\n'
+    '[[rule]]\nid = "ask"\nmatch = { task = "deploy" }\nthen = "ask"\n'
+)
+OPENS = ASKS.replace('deadline = "500ms"', 'deadline = "500ms"\non_failure = "open"')
+CLOCK = OPEN + (
+    '[[rule]]\nid = "always"\nmatch = { task = "deploy" }\nhours = "00:00-24:00"\nthen = "deny"\n'
+)
+
+
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    """Both engines."""
+    return either_store
+
+
+class Answers:
+    """A kernel that answers as it is told, and remembers what it was asked."""
+
+    def __init__(self, *answers: Decision | Exception) -> None:
+        self.answers = list(answers)
+        self.asked: list[JobId] = []
+
+    async def ask(self, book: Book, variables: Mapping[str, Any], job: JobId) -> Decision:
+        self.asked.append(job)
+        answer = self.answers[min(len(self.asked), len(self.answers)) - 1]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def decision(verdict: Verdict, **more: Any) -> Decision:
+    return Decision(verdict=verdict, rule="remote", rules="x", **more)
+
+
+async def asked_for(store: Store, book: str = ASKS, **fields: Any) -> tuple[Job, str]:
+    applied = await store.apply_policy(book, actor="ann")
+    assert applied is not None
+    return await submitted(store, **fields), applied.digest
+
+
+async def now(store: Store, job: Job) -> Job:
+    [found] = await store.get([job.id])
+    assert found is not None
+    return found
+
+
+async def test_what_a_kernel_allows_is_admitted_with_its_answer_in_one_commit(
+    store: Store,
+) -> None:
+    job, digest = await asked_for(store)
+    assert job.held_by == ("policy",)
+    allow = Decision(verdict=Verdict.ALLOW, rule="remote", rules=digest)
+    kernel = Answers(allow, decision(Verdict.DENY))
+
+    for _ in range(3):
+        await decide_held(store, "s", kernel)
+
+    assert (await now(store, job)).state is State.QUEUED
+    assert kernel.asked == [job.id]
+    [admitted] = await store.latest_events(job.id, [EventType.ADMITTED])
+    facts = admitted.facts
+    assert (facts.rule, facts.rules, facts.decided_by) == ("remote", digest, "kernel")
+
+
+async def test_what_a_kernel_denies_is_denied(store: Store) -> None:
+    job, digest = await asked_for(store)
+    no = Decision(verdict=Verdict.DENY, rule="remote", reason="no", rules=digest)
+
+    await decide_held(store, "s", Answers(no))
+
+    job = await now(store, job)
+    assert (job.state, job.error_code) == (State.DENIED, "denied")
+
+
+async def test_what_a_kernel_wants_approved_waits_for_people(store: Store) -> None:
+    job, digest = await asked_for(store)
+    two = Decision(verdict=Verdict.APPROVE, rule="remote", rules=digest, approval=Approval(count=2))
+    await decide_held(store, "s", Answers(two))
+    assert (await now(store, job)).held_by == ("approval:remote/1/0", "approval:remote/2/0")
+
+    for name in ("ann", "bob"):
+        job = await approve(store, job.id, person(name))
+
+    assert job.state is State.QUEUED
+
+
+async def test_terms_that_a_kernel_limits_are_the_job_s_from_then_on(store: Store) -> None:
+    job, digest = await asked_for(store)
+    short = Constraints(timeout_seconds=10)
+    answer = Decision(verdict=Verdict.ALLOW, rule="r", rules=digest, constraints=short)
+
+    await decide_held(store, "s", Answers(answer))
+
+    job = await now(store, job)
+    assert (job.state, job.policy.timeout) == (State.QUEUED, 10_000_000)
+
+
+async def test_what_a_submit_has_fixed_beyond_a_kernel_s_limit_denies_and_says_so(
+    store: Store,
+) -> None:
+    job, digest = await asked_for(store, cpus=8)
+    two = Constraints(cpus=2)
+    answer = Decision(verdict=Verdict.ALLOW, rule="r", rules=digest, constraints=two)
+
+    await decide_held(store, "s", Answers(answer))
+
+    [denied] = await store.latest_events(job.id, [EventType.DENIED])
+    assert denied.reason is not None
+    assert "cpus" in denied.reason
+
+
+async def test_a_kernel_that_fails_leaves_the_job_pending_and_a_note_of_since_when(
+    store: Store,
+) -> None:
+    job, _ = await asked_for(store)
+    kernel = Answers(KernelUnavailable("away"))
+
+    for _ in range(3):
+        await decide_held(store, "s", kernel)
+
+    assert (await now(store, job)).state is State.PENDING
+    trouble = read_trouble(await store.note(STATE_NOTE))
+    assert trouble is not None
+    assert (trouble.tries, trouble.message) == (3, "away")
+    _, reason = await ask(store, job, r.AwaitsDecision)
+    assert (reason.tries, reason.failing_since, reason.error) == (3, trouble.since, "away")
+
+
+async def test_a_kernel_that_answers_again_decides_and_the_note_is_over(store: Store) -> None:
+    job, digest = await asked_for(store)
+    allow = Decision(verdict=Verdict.ALLOW, rule="r", rules=digest)
+    kernel = Answers(KernelUnavailable("away"), allow)
+
+    for _ in range(2):
+        await decide_held(store, "s", kernel)
+
+    assert (await now(store, job)).state is State.QUEUED
+    assert read_trouble(await store.note(STATE_NOTE)) is None
+
+
+async def test_only_a_policy_that_says_so_admits_when_its_kernel_fails(store: Store) -> None:
+    job, _ = await asked_for(store, OPENS)
+
+    await decide_held(store, "s", Answers(KernelUnavailable("away")))
+
+    assert (await now(store, job)).state is State.QUEUED
+    [admitted] = await store.latest_events(job.id, [EventType.ADMITTED])
+    assert admitted.facts.decided_by == "failure"
+
+
+async def test_a_rule_that_reads_the_clock_is_decided_by_the_store_s(store: Store) -> None:
+    job, _ = await asked_for(store, CLOCK)
+    assert job.held_by == ("policy",)
+
+    await decide_held(store, "s", None)
+
+    assert (await now(store, job)).state is State.DENIED
+
+
+async def test_jobs_that_no_book_has_seen_are_judged_before_they_are_admitted(
+    store: Store,
+) -> None:
+    before = [await job_in(store, State.PENDING, task=task) for task in ("deploy", "other")]
+    await admit_pending(store, "s")
+    assert [(await now(store, job)).state for job in before] == [State.PENDING] * 2
+    await store.apply_policy(DENIES, actor="ann")
+
+    report = await admit_pending(store, "s")
+
+    assert (report.admitted, report.ended, report.failed) == (1, 1, {})
+    assert [(await now(store, job)).state for job in before] == [State.DENIED, State.QUEUED]
+
+
+async def test_denied_births_that_nobody_ended_are_ended_with_rule_and_reason(
+    store: Store,
+) -> None:
+    applied = await store.apply_policy(DENIES, actor="ann")
+    assert applied is not None
+    job = await submitted(store)
+    assert (job.state, job.held_by) == (State.PENDING, ("denied:no",))
+
+    assert (await deny_held(store, "s")).ended == 1
+
+    [denied] = await store.latest_events(job.id, [EventType.DENIED])
+    facts = (denied.facts.rule, denied.facts.rules, denied.reason, denied.facts.error_code)
+    assert facts == ("no", applied.digest, "not today", "denied")
+
+
+async def test_a_policy_that_was_removed_lets_go_of_what_it_left_open(store: Store) -> None:
+    job, _ = await asked_for(store)
+    await store.apply_policy(None, actor="ann")
+
+    await decide_held(store, "s", None)
+
+    assert (await now(store, job)).state is State.QUEUED
+
+
+@pytest.mark.parametrize("book", [ONE, TWO])
+async def test_a_scan_of_the_pending_leaves_what_waits_for_people(store: Store, book: str) -> None:
+    await store.apply_policy(book, actor="ann")
+    await submitted(store)
+
+    assert (await admit_pending(store, "s")).written == 0
+
+
+# -- over HTTP
+
+
+class Server:
+    """A kernel over HTTP that answers with what it is given."""
+
+    def __init__(self) -> None:
+        self.answer = b"{}"
+        self.status = b"200 OK"
+        self.asked: list[tuple[dict[str, str], bytes]] = []
+        self.wait = 0.0
+        self.port = 0
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        headers = {}
+        while (line := (await reader.readline()).strip()) != b"":
+            name, _, value = line.decode().partition(":")
+            headers[name.lower()] = value.strip()
+        body = await reader.readexactly(int(headers["content-length"]))
+        self.asked.append((headers, body))
+        await asyncio.sleep(self.wait)
+        head = b"HTTP/1.1 %s\r\ncontent-length: %d\r\nlocation: /elsewhere\r\n\r\n"
+        writer.write(head % (self.status, len(self.answer)) + self.answer)
+        await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Server]:
+    kernel = Server()
+    server = await asyncio.start_server(kernel.handle, "127.0.0.1", 0)
+    kernel.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield kernel
+
+
+def book_of(kernel: Server, extra: str = "") -> str:
+    url = f"http://127.0.0.1:{kernel.port}/ask"
+    return ASKS.replace("http://127.0.0.1:1/ask", url).replace('"500ms"', f'"10s"{extra}')
+
+
+async def test_a_kernel_over_http_decides_by_the_same_variables_signed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"
+    monkeypatch.setenv("KERNEL_SECRET", secret)
+    async with serving() as kernel:
+        kernel.answer = b'{"verdict": "allow", "rule": "fine"}'
+        job, _ = await asked_for(store, book_of(kernel, '\nsecret_env = "KERNEL_SECRET"'))
+        await decide_held(store, "s", HttpKernel())
+
+    assert (await now(store, job)).state is State.QUEUED
+    [(headers, body)] = kernel.asked
+    assert headers["idempotency-key"] == str(job.id)
+    assert check_signature(secret, headers, body) == str(job.id)
+    sent = msgspec.json.decode(body)
+    assert (sent["job"], sent["variables"]["task"]) == (str(job.id), "deploy")
+
+
+LIES = [
+    b"",
+    b"null",
+    b"[]",
+    b'{"verdict": "yes"}',
+    b'{"verdict": "allow", "more": 1}',
+    b'{"verdict": "ask"}',
+    b'{"verdict": "approve", "approve": {"count": 0}}',
+    b'{"verdict": "approve", "approve": {"count": 1000}}',
+    b'{"verdict": "allow", "constraints": {"cpus": "two"}}',
+    b'{"verdict": "allow"} {"verdict": "deny"}',
+    b" " * 100_000,
+]
+
+
+@pytest.mark.parametrize("answer", LIES, ids=range(len(LIES)))
+async def test_what_is_not_a_decision_is_not_taken_for_one(store: Store, answer: bytes) -> None:
+    async with serving() as kernel:
+        kernel.answer = answer
+        job, _ = await asked_for(store, book_of(kernel))
+        await decide_held(store, "s", HttpKernel())
+
+    assert (await now(store, job)).held_by == ("policy",)
+    assert read_trouble(await store.note(STATE_NOTE)) is not None
+
+
+@pytest.mark.parametrize("status", [b"302 Found", b"500 No", b"204 Nothing", b"404 Not"])
+async def test_only_status_200_is_an_answer_and_no_redirect_is_followed(
+    store: Store, status: bytes
+) -> None:
+    async with serving() as kernel:
+        kernel.answer, kernel.status = b'{"verdict": "allow"}', status
+        job, _ = await asked_for(store, book_of(kernel))
+        await decide_held(store, "s", HttpKernel())
+
+    assert (await now(store, job)).state is State.PENDING
+    assert len(kernel.asked) == 1
+
+
+async def test_a_slow_kernel_is_not_waited_for_beyond_its_deadline(store: Store) -> None:
+    async with serving() as kernel:
+        kernel.wait = 600.0
+        job, _ = await asked_for(store, book_of(kernel).replace('"10s"', '"50ms"'))
+        async with asyncio.timeout(30):
+            await decide_held(store, "s", HttpKernel())
+
+    assert (await now(store, job)).state is State.PENDING
+
+
+async def test_a_kernel_that_keeps_failing_is_left_alone_but_for_one_probe(store: Store) -> None:
+    clock = 0.0
+    async with serving() as kernel:
+        kernel.status = b"500 No"
+        job, _ = await asked_for(store, book_of(kernel))
+        asks = HttpKernel(clock=lambda: clock)
+        for _ in range(10):
+            await decide_held(store, "s", asks)
+        assert len(kernel.asked) == FAILURES
+        clock += 60.0
+        for _ in range(5):
+            await decide_held(store, "s", asks)
+        assert len(kernel.asked) == FAILURES + 1
+        clock += 60.0
+        kernel.status, kernel.answer = b"200 OK", b'{"verdict": "allow"}'
+        await decide_held(store, "s", asks)
+
+    assert (await now(store, job)).state is State.QUEUED

@@ -408,8 +408,9 @@ async def test_what_a_webhook_is_notified_of_is_kept_and_shown(app: Holdfast) ->
         assert (shown.states, shown.events) == (states, events)
         again = await registry.add(msgspec.structs.replace(wanted, id=made.about.id))
         assert not again.created
-    for wishes in ({"events": []}, {"events": ["approval_requested"], "states": ["failed"]}):
+    nothing: dict[str, Any] = {"events": []}
+    for refused in (nothing, {"events": ["approval_requested"], "states": ["failed"]}):
         with pytest.raises(BadData):
-            await registry.add(msgspec.convert({"url": url, **wishes}, WantedWebhook))
+            await registry.add(msgspec.convert({"url": url, **refused}, WantedWebhook))
     with pytest.raises(BadData, match="reports ends"):
         await registry.add(WantedWebhook(url=url, states=[State.PENDING]))

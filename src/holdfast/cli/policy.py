@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from holdfast.admission.book import Book
 from holdfast.admission.cases import read_cases, run_cases
-from holdfast.admission.simulate import Changed, Recorded, Simulation, simulate
+from holdfast.admission.simulate import Changed, RecordedBirth, Simulation, simulate
 from holdfast.admission.verdicts import Look, explain
 from holdfast.cli.options import (
     AsJson,
@@ -223,7 +223,7 @@ def simulate_policy(
     async def work(store: Store) -> Simulation:
         operations = LocalOperations(StoreSession(store), name=find_operator().name, tenant=None)
         begin = await read_time(operations, since, "--since")
-        births: list[Recorded] = []
+        births: list[RecordedBirth] = []
         with progress_bar("jobs", last, quiet=command.as_json) as show:
             found = read_births(
                 store,

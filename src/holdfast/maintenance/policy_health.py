@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from holdfast.errors import HoldfastError
-from holdfast.flow.decide_admission import read_trouble
 from holdfast.flow.policy_book import compile_book
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports.kernel import STATE_NOTE
+from holdfast.ports.kernel import STATE_NOTE, read_trouble
 from holdfast.ports.store import Store
 from holdfast.queries.why.phrases import describe_span
 from holdfast.services.policy_watch import TROUBLE_NOTE, read_policy_trouble

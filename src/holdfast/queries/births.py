@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from holdfast.admission.book import Book, Verdict
-from holdfast.admission.simulate import Recorded
+from holdfast.admission.simulate import RecordedBirth
 from holdfast.admission.variables import recorded_variables
 from holdfast.admission.verdicts import judge, verdict_name
 from holdfast.errors import JobUnreadable
@@ -27,7 +27,7 @@ async def read_births(
     tenant: str | None = None,
     since: int | None = None,
     limit: int = 1000,
-) -> AsyncIterator[Recorded]:
+) -> AsyncIterator[RecordedBirth]:
     """Go through jobs, newest first, each with what `book` decides on it; None: it allows all.
 
     Jobs of Holdfast's own are not judged, and left out; damaged ones, too.
@@ -59,10 +59,10 @@ async def _read_first(store: Store, jobs: list[Job]) -> list[LoggedEvent | None]
     return list(await asyncio.gather(*map(read, jobs)))
 
 
-def _make_recorded(job: Job, first: LoggedEvent, book: Book | None) -> Recorded:
+def _make_recorded(job: Job, first: LoggedEvent, book: Book | None) -> RecordedBirth:
     variables = recorded_variables(first)
     verdict, rule = Verdict.ALLOW.value, None
     if book is not None:
         found = judge(book, variables, now=first.at)
         verdict, rule = verdict_name(found), found.rule
-    return Recorded(job=job.public_id, variables=variables, verdict=verdict, rule=rule, at=first.at)
+    return RecordedBirth(job=job.public_id, variables=variables, verdict=verdict, rule=rule, at=first.at)

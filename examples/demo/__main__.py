@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from examples.demo import commands, shop
+from examples.demo import commands, rules, shop
 from examples.demo.boxes import Boxes
 from examples.demo.display import LIMIT_SECONDS, Display, Stuck, reach, until
 from examples.demo.workers import Workers
@@ -51,6 +51,7 @@ async def run(display: Display, workers: Workers, place: Path, boxes: Boxes) -> 
     await cancel(display)
     await explain(display, workers)
     await signal(display, order)
+    await rules.run(display, place)
     await commands.run(display, workers, boxes)
     codes = await workers.stop()
     display.check(
@@ -129,13 +130,13 @@ async def signal(display: Display, order: JobHandle[str]) -> None:
 
 async def verify(display: Display, place: Path) -> None:
     """Show the whole history of one job, and verify the ledger."""
-    display.chapter("9. What happened to order-7")
+    display.chapter("11. What happened to order-7")
     await display.command("show", "order-7")
     await display.command("logs", "order-7")
     display.check(len(lines(place, "till")) == 1, "charged once, in spite of the crash")
     display.check(len(lines(place, "street")) == 1, "shipped once")
     display.write(f"To look around: holdfast ls --url {place / 'shop.db'}")
-    display.chapter("10. Does every job match its events?")
+    display.chapter("12. Does every job match its events?")
     if await display.command("verify"):
         display.failures.append("verify")
 

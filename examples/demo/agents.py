@@ -16,7 +16,7 @@ PROFILES = ROOT / "examples" / "agents" / "holdfast.toml"
 
 async def run(display: Display) -> None:
     """Show an agent that asks before it acts."""
-    display.chapter("8. An agent that asks before it acts")
+    display.chapter("9. An agent that asks before it acts")
     writer = await shop.app.submit_command(
         type="agent",
         job_id="writer",

@@ -19,7 +19,7 @@ BACKUP = "for part in 1 2 3 4 5 6; do echo part $part of 6; sleep 0.7; done"
 
 async def run(display: Display, workers: Workers, boxes: Boxes) -> None:
     """Show each part."""
-    display.chapter("6. Commands, each in a box of its own")
+    display.chapter("7. Commands, each in a box of its own")
     display.write(f"Here they run in {TITLES[boxes.runner]}.")
     for trouble in boxes.troubles:
         display.write(f"No better one, because of {trouble}")
@@ -54,7 +54,7 @@ async def fail(display: Display) -> None:
 
 async def time_out(display: Display, slow: JobHandle[Any]) -> None:
     """Let a command run out of time."""
-    display.chapter("7. A command that runs out of time")
+    display.chapter("8. A command that runs out of time")
     display.write("It gets SIGTERM, ten seconds to clean up, then SIGKILL for all its processes …")
     state = await slow.wait(LIMIT_SECONDS)
     await display.command("logs", slow.id)
@@ -67,7 +67,7 @@ async def time_out(display: Display, slow: JobHandle[Any]) -> None:
 
 async def orphan(display: Display, workers: Workers, boxes: Boxes, backup: JobHandle[Any]) -> None:
     """Show what becomes of a command whose worker was killed."""
-    display.chapter("9. A command whose worker dies")
+    display.chapter("10. A command whose worker dies")
     display.write("The worker of `backup` got kill -9 while its command ran. Another one starts …")
     await workers.start(*boxes.options)
     state = await backup.wait(LIMIT_SECONDS)

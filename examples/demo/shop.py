@@ -73,6 +73,19 @@ async def import_catalogue(ctx: Context, rows: int) -> int:
     return rows
 
 
+@app.task(lease=LEASE, heartbeat=HEARTBEAT)
+async def refund(order: int) -> str:
+    """Pay an order back."""
+    note("refunds", f"order {order}: 19.99")
+    return f"order {order} is refunded"
+
+
+@app.task(lease=LEASE, heartbeat=HEARTBEAT)
+async def give_away(product: str) -> str:
+    """Give a product away."""
+    return f"{product} is given away"
+
+
 @app.task(needs=["gpu"], lease=LEASE, heartbeat=HEARTBEAT)
 async def render_video(product: str) -> str:
     """Render a video on a worker with a GPU."""

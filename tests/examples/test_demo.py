@@ -78,13 +78,22 @@ async def _check_the_store(url: str, *, survives: bool) -> None:
             "invoice-7": State.DEAD_LETTERED,
             "catalogue": State.CANCELLED,
             "video": State.SUCCEEDED,
+            "gift": State.DENIED,
+            "refund-7": State.SUCCEEDED,
             "slow": State.TIMED_OUT,
             "writer": State.SUCCEEDED,
             "backup": State.SUCCEEDED if survives else State.FAILED,
         }
+        _check_the_approval(await read_history(store, jobs["refund-7"].id))
         _check_the_crash(await read_history(store, jobs["order-7"].id))
         _check_the_exit_codes([job for job in found if job.kind is Kind.COMMAND])
         _check_the_orphan(jobs["backup"], await read_history(store, jobs["backup"].id), survives)
+
+
+def _check_the_approval(events: list[ReadEvent]) -> None:
+    types = [event.type for event in events]
+    assert types[:3] == ["job_created", "job_approved", "job_admitted"]
+    assert (events[1].actor, events[1].cause) == ("control:clerk", "the lamp was broken")
 
 
 def _check_the_exit_codes(commands: list[Job]) -> None:

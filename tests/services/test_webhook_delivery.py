@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from holdfast.app.app import Holdfast
-from holdfast.errors import PermanentError, Undelivered
+from holdfast.errors import BadData, PermanentError, Undelivered
+from holdfast.flow.approve import Approver, deny_approval
 from holdfast.flow.notify import DeliveryRequest, notify
 from holdfast.flow.submit import NamedTask
 from holdfast.ids import mint_id
@@ -36,6 +37,7 @@ from holdfast.webhooks.egress import Outside, Reply, read_networks
 from holdfast.webhooks.registry import QUEUE, TASK, Message, WantedWebhook, WebhookRegistry
 from holdfast.webhooks.signature import check_signature
 from tests.crashes.waiting import until
+from tests.support.policies import TWO_PEOPLE
 from tests.webhooks.receiver import Receiver, Request
 
 HERE = Outside(allow=read_networks(["127.0.0.0/8"]), timeout_seconds=5)
@@ -364,3 +366,51 @@ async def test_a_message_that_cannot_be_submitted_is_told(
     follower = WebhookFollower(refusing, "f", route, idle_seconds=0.01, on_look=seen)
     await asyncio.wait_for(follower.run(), LIMIT_SECONDS)
     assert "the law says no" in caplog.text
+
+
+async def test_a_webhook_is_told_of_approvals_that_are_requested(app: Holdfast) -> None:
+    store = await app.store()
+    await store.apply_policy(TWO_PEOPLE, actor="control:ann")
+    async with Receiver() as asked, Receiver() as ended, delivering(app):
+        _, secret = await hook(store, asked.url, events=["approval_requested"], task="deploy.web")
+        await hook(store, ended.url)
+        await submit_one(store, job_id="other", task="deploy.other")
+        job = await submit_one(store, job_id="web", task="deploy.web")
+        await until(lambda: len(asked.requests) == 1, "the request to be reported")
+        [request] = asked.requests
+        check_signature(secret, request.headers, request.body)
+        message = json.loads(request.body)
+        assert message["type"] == "job.approval_requested"
+        data = message["data"]
+        assert (data["id"], data["rule"], data["needs"]) == ("web", "prod", 2)
+        assert (data["reason"], data["submitter"]) == ("prod needs two people", "gateway:api")
+        assert data["expires_at"] is not None
+        person = Approver(name="ben", role="operator")
+        await deny_approval(store, job.id, person)
+        await until(lambda: len(ended.requests) == 1, "the end to be reported")
+        assert json.loads(ended.requests[0].body)["type"] == "job.denied"
+    # The end is not reported to who asked for requests alone.
+    assert len(asked.requests) == 1
+
+
+async def test_what_a_webhook_is_notified_of_is_kept_and_shown(app: Holdfast) -> None:
+    registry = WebhookRegistry(await app.store(), actor="control:ann")
+    url, both = "https://hooks.example/", ["ended", "approval_requested"]
+    for wishes, states, events in (
+        ({}, None, ["ended"]),
+        ({"events": both}, None, both),
+        ({"events": both, "states": ["failed"]}, ["failed"], both),
+        ({"events": ["approval_requested"]}, [], ["approval_requested"]),
+    ):
+        wanted = msgspec.convert({"url": url, **wishes}, WantedWebhook)
+        made = await registry.add(wanted)
+        shown = await registry.get(made.about.id)
+        assert (shown.states, shown.events) == (states, events)
+        again = await registry.add(msgspec.structs.replace(wanted, id=made.about.id))
+        assert not again.created
+    nothing: dict[str, Any] = {"events": []}
+    for refused in (nothing, {"events": ["approval_requested"], "states": ["failed"]}):
+        with pytest.raises(BadData):
+            await registry.add(msgspec.convert({"url": url, **refused}, WantedWebhook))
+    with pytest.raises(BadData, match="reports ends"):
+        await registry.add(WantedWebhook(url=url, states=[State.PENDING]))

@@ -105,7 +105,7 @@ class PolicyWatch(Loop):
         settle_seconds: float = SETTLE_SECONDS,
         meters: Meters | None = None,
     ) -> None:
-        super().__init__("policy watch", self._look, meters=meters)
+        super().__init__("policy watch", self.look, meters=meters)
         self._store = store
         self._path = path
         self._actor = actor
@@ -122,7 +122,7 @@ class PolicyWatch(Loop):
         await self._apply(_compile(content, self._path))
         self._seen = self._done = content.digest
 
-    async def _look(self) -> float:
+    async def look(self) -> float:
         """Look whether the file has changed; apply it once it has stayed the same for a moment."""
         content = await asyncio.to_thread(_read, self._path)
         if content.digest != self._seen:

@@ -29,7 +29,7 @@ from holdfast.services.bus_bridge.settings import BridgeSettings
 from tests.support.nats import NatsServer
 
 Handler = Callable[[Any], Awaitable[Any]]
-LIMIT_SECONDS = 40.0
+LIMIT_SECONDS = 60.0
 ROUTES: dict[str, dict[str, Any]] = {
     "job.once": {"bus": "main"},
     "job.again": {"bus": "main", "idempotent": True, "retries": 3},

@@ -171,7 +171,7 @@ async def test_why_names_what_a_job_of_the_bus_waits_for(site: Site) -> None:
         async def says_so() -> bool:
             why = await local.do(ExplainJob(job="j"))
             found[:] = [one.code for one in (why.reason, *why.also)]
-            return "no_worker" in found
+            return "no_topic_worker" in found
 
         await until_async(says_so, "why to say that nobody listens", lambda: found)
 

@@ -54,7 +54,7 @@ def old_sdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=100,
         check=False,
     )
     if done.returncode:

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 0.25
 FLUSH_SECONDS = 5
+BATCH_SECONDS = 0.02
+"""How long a batch of a stream is waited for once its first message is there."""
 PENDING_MESSAGES = 65_536
 PENDING_BYTES = 64 * 1024 * 1024
 """What one subscription may hold that was not taken yet; beyond it messages are dropped."""
@@ -313,16 +315,21 @@ class _StreamInbox:
             await self._forget()
         if self._subscription is None:
             await self._open_again()
+        # The client waits for a batch to be full, up to the timeout: where nothing is there yet, it
+        # is asked for one message, which it returns at once.
+        found = await self._fetch(limit, BATCH_SECONDS) or await self._fetch(1, wait_seconds)
+        return [_message(one) for one in found]
+
+    async def _fetch(self, limit: int, wait_seconds: float) -> list[Any]:
         assert self._subscription is not None
         try:
-            found = await self._subscription.fetch(limit, timeout=wait_seconds)
+            return await self._subscription.fetch(limit, timeout=wait_seconds)
         except (TimeoutError, errors.TimeoutError):
             return []
         except (errors.Error, OSError) as error:
             # The server may have lost its consumer: it is made again.
             await self._forget()
             raise BusUnavailable(f"the stream cannot be read: {error}") from error
-        return [_message(one) for one in found]
 
     async def done(self, messages: Sequence[BusMessage]) -> None:
         for message in messages:

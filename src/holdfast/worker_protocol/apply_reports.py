@@ -43,11 +43,11 @@ from holdfast.ports.store import Store
 from holdfast.worker.compensation import add_story, note_compensated
 from holdfast.worker_protocol.report_commands import (
     ADDS_RECORD,
-    NEEDS_REQUEST,
     Report,
     Situation,
     command_of,
     is_written_by,
+    needs_request,
     record_key,
 )
 from holdfast.worker_protocol.reports import CompleteReport, OwnReport
@@ -182,7 +182,7 @@ class _Batch:
     async def _read_what_reports_need(self, attempt: _AttemptReports) -> None:
         """Read what the reports on an attempt depend on."""
         undone = is_compensation(attempt.job) and attempt.has((CompleteReport,))
-        if undone or attempt.has(NEEDS_REQUEST):
+        if undone or any(needs_request(report) for _, report in attempt.reports):
             [attempt.first] = await self._store.events(attempt.job.id, limit=1)
         if attempt.has(ADDS_RECORD):
             await self._read_written_events(attempt, STEPS)

@@ -6,7 +6,7 @@ and the store's clock. `apply_reports` writes them like those of workers over HT
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct
@@ -54,6 +54,8 @@ class RunEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class BusStart(OwnReport, frozen=True, kw_only=True):
     """A worker has started it."""
 
+    needs_request: ClassVar[bool] = False
+
     def command_on(self, situation: Situation) -> c.Command:
         return c.Start(actor=situation.actor)
 
@@ -63,6 +65,8 @@ class BusStart(OwnReport, frozen=True, kw_only=True):
 
 class BusProgress(OwnReport, frozen=True, kw_only=True):
     """A worker reports how far it is."""
+
+    needs_request: ClassVar[bool] = False
 
     data: dict[str, Any]
 
@@ -76,6 +80,8 @@ class BusProgress(OwnReport, frozen=True, kw_only=True):
 
 class BusComplete(OwnReport, frozen=True, kw_only=True):
     """A worker reports success. Its result is where `result_ptr` points."""
+
+    needs_request: ClassVar[bool] = False
 
     end: RunEnd
 
@@ -138,6 +144,8 @@ class BusTimeOut(OwnReport, frozen=True, kw_only=True):
 class BusCancelled(OwnReport, frozen=True, kw_only=True):
     """It was asked to end, and a worker reports that it did; or the grace is over, and none did."""
 
+    needs_request: ClassVar[bool] = False
+
     end: RunEnd | None = None
 
     def command_on(self, situation: Situation) -> c.Command:
@@ -151,6 +159,8 @@ class BusCancelled(OwnReport, frozen=True, kw_only=True):
 
 class BusRelease(OwnReport, frozen=True, kw_only=True):
     """It certainly did not reach a worker, and goes back to its queue."""
+
+    needs_request: ClassVar[bool] = False
 
     reason: str
     free_releases: int = 10

@@ -47,8 +47,6 @@ from holdfast.worker_protocol.reports import (
 )
 
 Report: TypeAlias = AnyReport | OwnReport
-NEEDS_REQUEST = (FailReport, TimeOutReport, OwnReport)
-"""Reports whose command depends on what the job was asked to do."""
 ADDS_RECORD = (StepReport, WaitReport)
 """Reports that the law would accept a second time, so that their event is looked for first."""
 
@@ -65,6 +63,13 @@ class Situation(Struct, frozen=True, kw_only=True):
     """With what it was asked to do, for a report that needs it."""
     now: int
     """The store's clock, where the job has a time limit or the report asks for it; else 0."""
+
+
+def needs_request(report: Report) -> bool:
+    """Return whether the command of a report depends on what the job was asked to do."""
+    if isinstance(report, OwnReport):
+        return report.needs_request
+    return isinstance(report, FailReport | TimeOutReport)
 
 
 def command_of(report: Report, situation: Situation) -> c.Command:

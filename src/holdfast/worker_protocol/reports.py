@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from uuid import UUID
 
 from msgspec import Meta, Raw, Struct, field
@@ -121,6 +121,9 @@ class ReleaseReport(AttemptReport, frozen=True, kw_only=True, tag="release"):
 
 class OwnReport(Struct, frozen=True, kw_only=True):
     """A report of this process, which never comes as JSON and knows its command itself."""
+
+    needs_request: ClassVar[bool] = True
+    """Whether its command depends on what the job was asked to do."""
 
     internal_id: UUID
     attempt: int

@@ -18,6 +18,7 @@ CODES = {
     "ValidationError": "validation_failed",
     "ReservedName": "reserved_name",
     "NoPoolForTopic": "no_pool_for_topic",
+    "BusUnavailable": "bus_unavailable",
     "TransientError": "transient",
     "PermanentError": "permanent",
     "RemoteError": "handler_error",

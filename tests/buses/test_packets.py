@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from holdfast.buses.cap import (
     PACKET_BYTES,
-    PublishedOutcome,
     OwnPacket,
     PacketRefused,
+    PublishedOutcome,
     read_packet,
     write_outcome,
 )

@@ -57,7 +57,7 @@ _PAYLOADS = {
 }
 """What may be in a packet by the subject that it came on (A12)."""
 
-# The SDK logs each packet that it refuses: those are counted, and any sender decides how many there are.
+# The SDK logs each packet that it refuses: they are counted here, and may be very many.
 _SILENT = logging.Logger("holdfast.buses.cap", logging.CRITICAL + 1)
 
 

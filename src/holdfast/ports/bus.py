@@ -1,7 +1,7 @@
 """The port to a bus: a place where clients offer jobs and workers report on them by messages.
 
-A bus carries bytes; `buses.cap` reads and writes them. What is reported of jobs is in the words below,
-which know nothing of the wire.
+A bus carries bytes; `buses.cap` reads and writes them. What is reported of jobs is in the words
+below, which know nothing of the wire.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Results and progress in: what workers report of the jobs that the bus owns (A8–A10, A19).
 
-What is late, repeated, out of order, about another attempt or not a worker's to report is refused and
-counted. Any bridge may write for any job: the bus is the owner.
+What is late, repeated, out of order, about another attempt or not a worker's to report is refused
+and counted. Any bridge may write for any job: the bus is the owner.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _has_lapsed(outcome: ReportOutcome) -> bool:
 
 
 def _make_reports(word: Word, job: Job) -> list[OwnReport]:
-    """Return the reports of a word: a start first, for workers that do not send one (resolution 4)."""
+    """Return the reports of a word: a start first, for workers that send none (resolution 4)."""
     of: dict[str, Any] = {"internal_id": job.id, "attempt": job.attempt}
     if isinstance(word, WorkerProgress):
         return [BusStart(**of), BusProgress(**of, data=dict(word.data))]

@@ -19,6 +19,7 @@ from holdfast.errors import (
     TooManyNames,
     ValidationError,
 )
+from holdfast.flow.bus_job import bus_policy
 from holdfast.http.app import make_server
 from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.states import Kind, Priority
@@ -156,7 +157,7 @@ async def test_a_topic_of_a_bus_is_its_queue_under_the_terms_of_the_route(
     assert (record.kind, record.task, record.queue) == (Kind.BUS, "job.bus.plain", "job.bus.plain")
     policy = record.policy
     assert (policy.max_attempts, policy.idempotent, policy.on_silence) == (1, False, "time_out")
-    assert (policy.start_timeout, policy.timeout) == (None, None)
+    assert policy == bus_policy(app.topics.route_or_refuse("job.bus.plain"))
 
     policy = (await submitter.submit_topic("job.bus.again")).record.policy
     assert (policy.max_attempts, policy.idempotent, policy.on_silence) == (3, True, "stall")

@@ -12,11 +12,11 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta, Raw, Struct, field
-from msgspec.structs import replace
 
 from holdfast.admission.topics import Route, Topics
 from holdfast.durations import Span, WrittenSpan
 from holdfast.errors import ValidationError, about
+from holdfast.flow.bus_job import bus_policy
 from holdfast.flow.options import check_fields, read_deadline, read_job_options
 from holdfast.flow.submit import (
     Inherited,
@@ -26,13 +26,12 @@ from holdfast.flow.submit import (
     PublishedTerms,
     build_submission,
 )
-from holdfast.lifecycle.execution_policy import DEFAULT_POLICY, Policy
+from holdfast.lifecycle.execution_policy import DEFAULT_POLICY
 from holdfast.lifecycle.keys import has_keys
 from holdfast.lifecycle.payload import Body, check_body, decode_body
 from holdfast.lifecycle.record import JobId, NewJob
 from holdfast.lifecycle.states import Kind, Priority
 from holdfast.lifecycle.submission import content_digest
-from holdfast.lifecycle.times import seconds
 
 
 class WantedTopic(
@@ -132,21 +131,6 @@ def decide_topic(
     )
 
 
-def bus_policy(route: Route) -> Policy:
-    """Return the terms of the jobs of a topic on a bus (resolutions 5 and 6).
-
-    A silent worker has them sent again if a try is left; without retries it ends them.
-    """
-    return replace(
-        DEFAULT_POLICY,
-        max_attempts=route.retries + 1,
-        idempotent=route.idempotent,
-        on_silence="stall" if route.retries else "time_out",
-        start_timeout=_micros(route.start_timeout_seconds),
-        timeout=_micros(route.timeout_seconds),
-    )
-
-
 def _named_task(topic: str, route: Route) -> NamedTask:
     """Return the task of a topic that is known by name alone; on a bus it has no other terms."""
     if route.bus is None:
@@ -158,10 +142,6 @@ def _route_fields(topic: str, route: Route) -> dict[str, Any]:
     if route.bus is None:
         return {"queue": route.queue}
     return {"kind": Kind.BUS, "queue": topic}
-
-
-def _micros(limit: float | None) -> int | None:
-    return None if limit is None else max(1, seconds(limit))
 
 
 def _read_options(wanted: WantedTopic) -> dict[str, Any]:

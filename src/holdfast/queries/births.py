@@ -65,4 +65,6 @@ def _make_recorded(job: Job, first: LoggedEvent, book: Book | None) -> RecordedB
     if book is not None:
         found = judge(book, variables, now=first.at)
         verdict, rule = verdict_name(found), found.rule
-    return RecordedBirth(job=job.public_id, variables=variables, verdict=verdict, rule=rule, at=first.at)
+    return RecordedBirth(
+        job=job.public_id, variables=variables, verdict=verdict, rule=rule, at=first.at
+    )

@@ -18,8 +18,9 @@ from holdfast.flow.policy_book import find_approval, find_book, find_decision
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.holds import ApprovalHold, next_approval
 from holdfast.lifecycle.record import Actor, Job, JobId, LoggedEvent
-from holdfast.lifecycle.states import EventType, Role
+from holdfast.lifecycle.states import Role
 from holdfast.lifecycle.submission import HOLDS_LIMIT
+from holdfast.lifecycle.transitions import APPROVALS
 from holdfast.ports.store import Store
 
 TRIES = 20
@@ -143,7 +144,7 @@ async def _find_repeated(
     """Return the job if this request was carried out before: its person would be refused now."""
     if request_id is None:
         return None
-    types = [EventType.APPROVED, EventType.DENIED]
+    types = c.Approve.events() | c.Deny.events()
     newest = await store.latest_events(id, types, limit=HOLDS_LIMIT)
     same = [event for event in newest if event.request_id == request_id]
     if not same or same[0].actor != person.actor.label:
@@ -192,7 +193,7 @@ async def _check_is_another(store: Store, case: _Case, person: Approver) -> None
             code="approver_is_submitter",
             job_id=job.public_id,
         )
-    before = await store.latest_events(job.id, [EventType.APPROVED], limit=HOLDS_LIMIT)
+    before = await store.latest_events(job.id, APPROVALS, limit=HOLDS_LIMIT)
     if _is_among(mine, [event.actor for event in before]):
         raise Refused(
             f"{person.actor.name} has approved job {job.public_id}; {case.approval.slot} more "

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from holdfast.admission.book import Approval, Book, read_book
 from holdfast.lifecycle.record import JobId, LoggedEvent
-from holdfast.lifecycle.states import EventType
+from holdfast.lifecycle.transitions import HOLDS
 from holdfast.ports.store import Jobs, Store
 
 BOOKS = 16
@@ -33,7 +33,7 @@ async def find_book(store: Store, digest: str | None) -> Book | None:
 
 async def find_decision(store: Jobs, id: JobId) -> LoggedEvent | None:
     """Return the event with which rules decided on a job that is not admitted yet; None if none."""
-    placed = await store.latest_events(id, [EventType.HELD])
+    placed = await store.latest_events(id, HOLDS)
     first = await store.events(id, limit=1)
     return next((event for event in [*placed, *first] if event.facts.rules is not None), None)
 

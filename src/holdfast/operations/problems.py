@@ -79,6 +79,7 @@ PROBLEM_KINDS: dict[type[e.HoldfastError], Shown] = {
     e.StoreReplaced: (503, "Database file replaced", "restart the server on the right file"),
     e.PolicyChanged: (503, "Policy changed", "retry; nothing was written"),
     e.KeyBusy: (503, "Key locked", "retry once the transaction has ended"),
+    e.PolicyChanged: (503, "Policy changed", "send the request again"),
     e.JobBusy: (503, "Job locked", "retry once the transaction has ended"),
     e.StoreUnavailable: (503, "Database unavailable", "retry with the same Idempotency-Key"),
     e.ServerEnding: (503, "Server stopping", "retry: at another server, or when it is back"),

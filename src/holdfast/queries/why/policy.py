@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.admission.book import Approval, read_book
 from holdfast.lifecycle.holds import POLICY_HOLD, expires_at, next_approval
 from holdfast.lifecycle.record import Job, LoggedEvent
-from holdfast.lifecycle.states import EventType
+from holdfast.lifecycle.transitions import APPROVALS, HOLDS
 from holdfast.ports.kernel import STATE_NOTE, read_trouble
 from holdfast.ports.store import Store
 from holdfast.queries.why import reasons as r
@@ -16,9 +16,9 @@ async def explain_policy(store: Store, job: Job) -> list[r.Reason]:
     """Return what of its policy keeps a pending job."""
     if (awaited := next_approval(job)) is not None:
         approval = awaited[1]
-        events = await store.latest_events(job.id, [EventType.APPROVED, EventType.HELD])
+        events = await store.latest_events(job.id, APPROVALS | HOLDS)
         [first] = await store.events(job.id, limit=1)
-        given = [event for event in events if event.type is EventType.APPROVED]
+        given = [event for event in events if event.type in APPROVALS]
         return [
             r.AwaitsApproval(
                 rule=approval.rule,

@@ -78,7 +78,6 @@ PROBLEM_KINDS: dict[type[e.HoldfastError], Shown] = {
     e.JobUnreadable: (500, "The job is damaged", "run `holdfast verify`, and repair what it names"),
     e.StoreFull: (507, "No space left", "free space on the database's disk, then retry"),
     e.StoreReplaced: (503, "Database file replaced", "restart the server on the right file"),
-    e.PolicyChanged: (503, "Policy changed", "retry; nothing was written"),
     e.KeyBusy: (503, "Key locked", "retry once the transaction has ended"),
     e.PolicyChanged: (503, "Policy changed", "send the request again"),
     e.JobBusy: (503, "Job locked", "retry once the transaction has ended"),

@@ -157,7 +157,10 @@ async def test_a_topic_of_a_bus_is_its_queue_under_the_terms_of_the_route(
     assert (record.kind, record.task, record.queue) == (Kind.BUS, "job.bus.plain", "job.bus.plain")
     policy = record.policy
     assert (policy.max_attempts, policy.idempotent, policy.on_silence) == (1, False, "time_out")
-    assert policy == bus_policy(app.topics.route_or_refuse("job.bus.plain"))
+    # The same as those of a job that was submitted on the bus: without a limit of time nothing
+    # would end one whose worker died, or that never left.
+    assert policy == bus_policy(TOPICS.routes["job.bus.>"])
+    assert (policy.start_timeout, policy.timeout) == (3600 * SECOND, 3600 * SECOND)
 
     policy = (await submitter.submit_topic("job.bus.again")).record.policy
     assert (policy.max_attempts, policy.idempotent, policy.on_silence) == (3, True, "stall")

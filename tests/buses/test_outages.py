@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections import Counter
@@ -14,10 +15,15 @@ from typing import Any
 import pytest
 from nats import errors
 
+from holdfast.buses.nats import NatsBus
+from holdfast.buses.trust import Trust
+from holdfast.errors import BadConfig
 from holdfast.flow.cancel import cancel
 from holdfast.lifecycle.record import Actor
 from holdfast.lifecycle.states import Role
-from tests.buses.site import Site, settings_of, succeed, until
+from holdfast.ports.store import Store
+from holdfast.services.bus_bridge.bridge import BusBridge
+from tests.buses.site import LIMIT_SECONDS, Site, settings_of, succeed, until, until_async
 from tests.buses.test_submits import Program
 
 both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
@@ -115,3 +121,59 @@ async def _submit_until_stored(site: Site, job_id: str) -> None:
         with suppress(errors.Error):
             await site.submit(job_id, "job.again")
         await asyncio.sleep(0.2)
+
+
+async def test_a_bridge_waits_for_a_server_that_is_away_and_can_be_stopped_meanwhile(
+    site: Site,
+) -> None:
+    site.server.kill()
+    stopped, patient = (
+        BusBridge(site.store, site.bus(), settings_of(), Trust("holdfast-main")) for _ in range(2)
+    )
+    async with asyncio.TaskGroup() as group:
+        first, second = group.create_task(stopped.run()), group.create_task(patient.run())
+        # Both have asked for a connection once these have run.
+        await asyncio.sleep(0)
+        stopped.stop()
+        await asyncio.wait_for(first, LIMIT_SECONDS)
+        assert not patient.ready.is_set()
+        site.server.start()
+        await asyncio.wait_for(patient.ready.wait(), LIMIT_SECONDS)
+        await site.worker("job.again", succeed)
+        await _submit_until_stored(site, "j")
+        assert (await site.ended("j")).succeeded
+        patient.stop()
+        await asyncio.wait_for(second, LIMIT_SECONDS)
+
+
+async def test_a_server_that_was_set_up_anew_gets_its_stream_again(site: Site) -> None:
+    async with site.bridge():
+        await site.worker("job.again", succeed)
+        await _submit_until_stored(site, "before")
+        assert (await site.ended("before")).succeeded
+        site.server.kill()
+        shutil.rmtree(site.server.directory / "streams")
+        site.server.start()
+        await _submit_until_stored(site, "after")
+        assert (await site.ended("after")).succeeded
+
+
+async def test_what_was_taken_does_not_fill_the_stream(site: Site) -> None:
+    async with site.bridge():
+        await site.worker("job.once", succeed)
+        for number in range(5):
+            await site.submit(f"j{number}")
+            assert (await site.ended(f"j{number}")).succeeded
+
+        async def is_empty() -> bool:
+            found = await site.client.jetstream().stream_info("holdfast-main")
+            return found.state.messages == 0
+
+        await until_async(is_empty, "the stream to be empty")
+
+
+async def test_an_address_that_can_never_be_reached_is_an_error_at_once(store: Store) -> None:
+    for url in ("nats://host:port", "nats://host:99999"):
+        bridge = BusBridge(store, NatsBus(url, "main"), settings_of(), Trust("holdfast-main"))
+        with pytest.raises(BadConfig, match="address of the bus"):
+            await asyncio.wait_for(bridge.run(), LIMIT_SECONDS)

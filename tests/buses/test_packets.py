@@ -19,15 +19,18 @@ from cryptography.hazmat.primitives.serialization import (
 
 from holdfast.buses.cap import (
     PACKET_BYTES,
+    Dispatch,
     OwnPacket,
     PacketRefused,
     PublishedOutcome,
     read_packet,
+    write_dispatch,
     write_outcome,
 )
 from holdfast.buses.rules import SenderRule
 from holdfast.buses.trust import WINDOW, Trust, read_trust
 from holdfast.errors import BadConfig
+from holdfast.lifecycle.states import Priority
 from holdfast.ports.bus import BusChannel, BusWord, WorkerResult
 from tests.buses.site import Site, refused, result_packet, settings_of, succeed, until
 
@@ -93,6 +96,41 @@ def test_our_own_packets_are_left_out() -> None:
     outcome = PublishedOutcome(job_id="j", trace_id="t", at=1_000_000, status="TIMEOUT")
     with pytest.raises(OwnPacket):
         _read(write_outcome(outcome, ANYONE))
+
+
+@pytest.mark.req("A12", "A19")
+def test_the_body_of_a_job_decides_neither_its_dispatch_nor_its_tenant() -> None:
+    body = {
+        "dispatch": {"dispatch_id": "forged", "attempt": 9, "worker_id": "someone"},
+        "identity": {"principal_id": "root"},
+        "tenant_id": "another",
+        "meta": {"tenant_id": "another", "capability": "kept"},
+        "memory_id": "kept",
+        "no_such_field": 1,
+    }
+    dispatch = Dispatch(
+        job_id="j",
+        topic="job.once",
+        tenant="own",
+        attempt=1,
+        trace_id="t",
+        at=1,
+        priority=Priority.BATCH,
+        context_ptr=None,
+        adapter_id=None,
+        env={},
+        labels={},
+        workflow_id=None,
+        step_index=None,
+        rest=body,
+    )
+    packet = buspacket_pb2.BusPacket()
+    packet.ParseFromString(write_dispatch(dispatch, ANYONE))
+    request = packet.job_request
+    assert (request.dispatch.dispatch_id, request.dispatch.attempt) == ("j:1", 1)
+    assert not request.HasField("identity")
+    assert (request.tenant_id, request.meta.tenant_id) == ("own", "own")
+    assert (request.meta.capability, request.memory_id) == ("kept", "kept")
 
 
 def _trust(**rules: SenderRule) -> Trust:

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 from cap.pb.cordum.agent.v1 import job_pb2
+from cap.progress import cancel_payload, emit_cancel
 
+from holdfast import Holdfast
 from holdfast.flow.cancel import cancel
 from holdfast.flow.command import perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.record import Actor
 from holdfast.lifecycle.states import Role
-from tests.buses.site import Site, settings_of, succeed, until
+from tests.buses.site import ROUTES, Site, refused, settings_of, succeed, until
 
 both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 OURS = "holdfast-main"
@@ -85,3 +87,29 @@ async def test_what_ended_while_no_bridge_ran_is_published_by_the_next(site: Sit
     await cancel(site.store, job.id, Actor(Role.CONTROL, "someone"))
     async with site.bridge():
         await until(lambda: "j" in _told(heard), "the end")
+
+
+@pytest.mark.req("A8", "A12")
+async def test_jobs_of_another_bus_are_neither_published_nor_ended_by_what_comes_in_here(
+    site: Site, url: str
+) -> None:
+    heard = await site.listen("sys.job.result")
+    settings = settings_of({**ROUTES, "job.theirs": {"bus": "other"}})
+    async with Holdfast(url, topics=settings.topics) as app:
+        for name in ("waiting", "ended"):
+            await app.submit_topic("job.theirs", job_id=name)
+        async with site.bridge(settings) as bridge:
+            await emit_cancel(site.client, cancel_payload("client", "waiting", "no", "someone"))
+            await until(lambda: refused(bridge, "cancel", "unknown_job") == 1, "its refusal")
+            await app.cancel("ended")
+            before = await site.ended("ended")
+            await site.say("ended", "SUCCEEDED")
+            await until(lambda: refused(bridge, "result", "not_on_bus") == 1, "its refusal")
+            # Ends are published in their order: this one is behind the other bus's.
+            await site.submit("own", "job.any.nobody")
+            await site.until("own", lambda job: job.releases > 0, "to be released")
+            await app.cancel("own")
+            await until(lambda: "own" in _told(heard), "the end")
+            assert await site.job("ended") == before
+    assert _told(heard) == {"own": "JOB_STATUS_CANCELLED"}
+    assert not (await site.job("waiting")).terminal

@@ -12,9 +12,10 @@ from cap.pb.cordum.agent.v1 import job_pb2
 from cap.runtime import Agent
 from pydantic import BaseModel
 
+from holdfast import Holdfast
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.states import Kind, Priority
-from tests.buses.site import Site, succeed, until
+from tests.buses.site import Site, settings_of, succeed, until
 from tests.support.nats import RedisServer
 
 both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
@@ -164,3 +165,27 @@ async def test_two_bridges_share_the_work_and_each_job_is_sent_once(site: Site) 
             assert (await site.ended(f"j{number}")).succeeded
     await until(lambda: len(seen) == 50, "all to be seen")
     assert sorted(seen) == sorted(f"j{number}" for number in range(50))
+
+
+@both_engines
+@pytest.mark.req("A2", "A4", "A5", "A6")
+async def test_a_job_submitted_by_its_topic_elsewhere_reaches_a_worker_on_the_bus(
+    site: Site, url: str
+) -> None:
+    seen: list[Any] = []
+
+    async def handle(request: Any) -> Any:
+        seen.append(request)
+        return await succeed(request)
+
+    settings = settings_of(capabilities=frozenset({"adapter:a"}))
+    async with Holdfast(url, topics=settings.topics) as app:
+        given: Any = {"job_id": "j", "context_ptr": "x:%00?", "env": {"k": "v"}, "adapter_id": "a"}
+        # No bridge runs yet: it waits in its queue.
+        await app.submit_topic("job.once", {"memory_id": "m"}, **given)
+        async with site.bridge(settings):
+            await site.worker("job.once", handle)
+            assert (await site.ended("j")).succeeded
+    [request] = seen
+    assert (request.context_ptr, dict(request.env)) == ("x:%00?", {"k": "v"})
+    assert (request.adapter_id, request.memory_id) == ("a", "m")

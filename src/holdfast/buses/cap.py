@@ -272,6 +272,7 @@ class Dispatch(Struct, frozen=True, kw_only=True):
 
     job_id: str
     topic: str
+    tenant: str
     attempt: int
     trace_id: str
     at: int
@@ -291,6 +292,7 @@ def write_dispatch(dispatch: Dispatch, trust: Trust) -> bytes:
     """Return the packet that sends a job to its topic."""
     request = job_pb2.JobRequest()
     _fill(request, dispatch.rest)
+    _overrule(request, dispatch.tenant)
     request.job_id = dispatch.job_id
     request.topic = dispatch.topic
     request.priority = _WIRE_PRIORITIES[dispatch.priority]
@@ -314,6 +316,15 @@ def _fill(request: ProtoMessage, rest: Any) -> None:
         ParseDict(rest, request, ignore_unknown_fields=True)
     except ParseError:
         request.Clear()
+
+
+def _overrule(request: Any, tenant: str) -> None:
+    """Correct what the body of a job must not decide: it may come from any client."""
+    for name in ("dispatch", "identity"):
+        request.ClearField(name)
+    for part in (request, request.meta):
+        if part.tenant_id:
+            part.tenant_id = tenant
 
 
 def _identify(payload: Any, job_id: str, attempt: int) -> None:

@@ -17,7 +17,7 @@ from nats import errors
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig, DeliverPolicy, StorageType, StreamConfig
+from nats.js.api import ConsumerConfig, DeliverPolicy, RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 from holdfast.buses.rules import JetStreamMode
@@ -52,6 +52,8 @@ class NatsBus:
         """Connect to `url` as a bridge of the bus `name`; `kept` are the subjects of its stream."""
         self.name = name
         self.dropped = 0
+        self.connections = 0
+        """How often the connection was made again."""
         self._url = url
         self._mode = jetstream
         self._kept = tuple(kept)
@@ -70,21 +72,38 @@ class NatsBus:
         return self._client is not None and self._client.is_connected
 
     async def open(self) -> None:
-        """Connect, for as long as it takes; then find or make the stream."""
-        self._client = client = await nats.connect(
-            servers=self._url.split(","),
-            name=f"holdfast-{self.name}",
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=RECONNECT_SECONDS,
-            ping_interval=5,
-            max_outstanding_pings=2,
-            error_cb=self._note_error,
-            disconnected_cb=self._note_loss,
-        )
-        self._probe_prefix = client.new_inbox()
-        self._probes = await client.subscribe(f"{self._probe_prefix}.*")
-        if self._mode is not JetStreamMode.OFF:
-            await self._open_streams(client)
+        """Connect, for as long as it takes; then find or make the stream.
+
+        After an error it can be called again, and goes on from there.
+        """
+        if self._client is None:
+            self._client = await self._connect()
+        client = self._client
+        try:
+            if self._probes is None:
+                self._probe_prefix = client.new_inbox()
+                self._probes = await client.subscribe(f"{self._probe_prefix}.*")
+            if self._mode is not JetStreamMode.OFF:
+                await self._open_streams(client)
+        except (errors.Error, OSError) as error:
+            raise BusUnavailable(f"the bus cannot be opened: {error}") from error
+
+    async def _connect(self) -> Client:
+        try:
+            return await nats.connect(
+                servers=self._url.split(","),
+                name=f"holdfast-{self.name}",
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=RECONNECT_SECONDS,
+                ping_interval=5,
+                max_outstanding_pings=2,
+                error_cb=self._note_error,
+                disconnected_cb=self._note_loss,
+                reconnected_cb=self._note_return,
+            )
+        except (errors.Error, ValueError) as error:
+            # A server that is away is waited for: this is one that can never be reached.
+            raise BadConfig(f"the address of the bus is not valid: {error}") from error
 
     async def close(self) -> None:
         """Disconnect, once what was sent has left."""
@@ -175,20 +194,23 @@ class NatsBus:
             log.warning("the server has no JetStream: a submit is lost while no bridge runs")
             return
         self._jetstream = js
-        self._streams = await self._find_streams(js)
+        await self.find_streams()
 
-    async def _find_streams(self, js: JetStreamContext) -> dict[str, str]:
-        found = {subject: await _stream_of(js, subject) for subject in self._kept}
+    async def find_streams(self) -> None:
+        """Find the stream of each kept subject, and make what is missing."""
+        found = {subject: await _stream_of(self.jetstream, subject) for subject in self._kept}
         missing = [subject for subject, stream in found.items() if stream is None]
         if missing:
-            await self._make_stream(js, missing)
-        return {subject: stream or self.own_stream for subject, stream in found.items()}
+            await self._make_stream(self.jetstream, missing)
+        self._streams = {subject: stream or self.own_stream for subject, stream in found.items()}
 
     async def _make_stream(self, js: JetStreamContext, subjects: list[str]) -> None:
         config = StreamConfig(
             name=self.own_stream,
             subjects=subjects,
             storage=StorageType.FILE,
+            # What was acknowledged is of no use to anyone, and would fill the server's disk.
+            retention=RetentionPolicy.INTEREST,
             max_age=KEPT_SECONDS,
         )
         try:
@@ -208,6 +230,9 @@ class NatsBus:
 
     async def _note_loss(self) -> None:
         log.warning("bus %s: the connection was lost; connecting again", self.name)
+
+    async def _note_return(self) -> None:
+        self.connections += 1
 
 
 async def _stream_of(js: JetStreamContext, subject: str) -> str | None:
@@ -262,8 +287,10 @@ class _StreamInbox:
         self._channel = channel
         self._subject = subject
         self._subscription: JetStreamContext.PullSubscription | None = None
+        self._connection = 0
 
     async def open(self) -> None:
+        self._connection = self._bus.connections
         stream = self._bus.stream_of(self._subject)
         # What others keep for themselves may be old, and long done.
         policy = DeliverPolicy.ALL if stream == self._bus.own_stream else DeliverPolicy.NEW
@@ -278,12 +305,15 @@ class _StreamInbox:
             raise BusUnavailable(f"the stream {stream} cannot be read: {error}") from error
 
     async def take(self, limit: int, *, wait_seconds: float) -> list[BusMessage]:
-        if self._subscription is None:
-            await self.open()
-        assert self._subscription is not None
         if not self._bus.connected:
             await asyncio.sleep(min(wait_seconds, RECONNECT_SECONDS))
             return []
+        if self._connection != self._bus.connections:
+            # The server may be another: it would not say that it does not know the consumer.
+            await self._forget()
+        if self._subscription is None:
+            await self._open_again()
+        assert self._subscription is not None
         try:
             found = await self._subscription.fetch(limit, timeout=wait_seconds)
         except (TimeoutError, errors.TimeoutError):
@@ -301,6 +331,14 @@ class _StreamInbox:
             except errors.Error as error:
                 # It is delivered again, and recognised.
                 log.debug("a message was not acknowledged: %s", error)
+
+    async def _open_again(self) -> None:
+        """Open it after an error; a server that was set up anew has no stream either."""
+        try:
+            await self._bus.find_streams()
+        except (errors.Error, OSError) as error:
+            raise BusUnavailable(f"the stream cannot be found: {error}") from error
+        await self.open()
 
     async def _forget(self) -> None:
         subscription, self._subscription = self._subscription, None

@@ -15,7 +15,7 @@ from holdfast.lifecycle.record import Actor, JobId, NewJob
 from holdfast.lifecycle.states import Kind, Link
 from holdfast.lifecycle.submission import content_digest
 from holdfast.lifecycle.submit import submit
-from holdfast.lifecycle.times import SECOND, After
+from holdfast.lifecycle.times import SECOND, After, seconds
 from holdfast.ports.bus import JobOffer
 
 TIMEOUT_SECONDS = 3600.0
@@ -27,10 +27,11 @@ _MOST_MS = 365 * 24 * 3600 * 1000
 
 
 def bus_policy(route: Route) -> Policy:
-    """Return the terms of a topic's jobs.
+    """Return the terms of a topic's jobs, whichever way they were submitted (resolutions 5 and 6).
 
-    A worker need not report its start: without a start timeout of its own, a job that was sent has
-    as long as it may run.
+    A silent worker has them sent again if a try is left; without retries it ends them. A worker
+    need not report its start: without a start timeout of its own, a job that was sent has as long
+    as it may run.
     """
     timeout = route.timeout_seconds or TIMEOUT_SECONDS
     start = route.start_timeout_seconds or timeout
@@ -42,8 +43,8 @@ def bus_policy(route: Route) -> Policy:
         on_silence="stall" if route.idempotent and route.retries else "time_out",
         lease=LEASE,
         heartbeat=HEARTBEAT,
-        start_timeout=int(start * SECOND),
-        timeout=int(timeout * SECOND),
+        start_timeout=max(1, seconds(start)),
+        timeout=max(1, seconds(timeout)),
     )
 
 

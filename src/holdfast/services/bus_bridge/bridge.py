@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from holdfast.buses.trust import Trust
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadConfig, HoldfastError
 from holdfast.ids import mint_worker
 from holdfast.ports.bus import Bus, BusChannel
 from holdfast.ports.store import Store
@@ -26,7 +26,7 @@ from holdfast.services.bus_bridge.results import Results
 from holdfast.services.bus_bridge.settings import BridgeParts, BridgeSettings
 from holdfast.services.bus_bridge.submits import Submits
 from holdfast.services.bus_bridge.turn import DispatchTurn
-from holdfast.services.loop import Loop, rest_until
+from holdfast.services.loop import Loop, rest_until, wait_for_first
 from holdfast.telemetry import Meters
 
 log = logging.getLogger(__name__)
@@ -58,11 +58,23 @@ class BusBridge:
 
     async def run(self) -> None:
         """Serve the bus until stopped or cancelled."""
-        await self._parts.bus.open()
         try:
-            await self._serve()
+            if await self._open():
+                await self._serve()
         finally:
             await self._parts.bus.close()
+
+    async def _open(self) -> bool:
+        """Open the bus, however long its server is away; return False if stopped before."""
+        opening = asyncio.create_task(self._insist(self._parts.bus.open))
+        try:
+            await wait_for_first(asyncio.wait([opening]), self._stopping.wait())
+            if not opening.done() or self._stopping.is_set():
+                return False
+            opening.result()
+            return True
+        finally:
+            opening.cancel()
 
     async def _serve(self) -> None:
         leases, publisher, intakes, others = self._make_parts()
@@ -115,6 +127,8 @@ class BusBridge:
             try:
                 await work()
                 return
+            except BadConfig:
+                raise
             except HoldfastError as error:
                 log.warning("the bridge of %s waits: %s", self._parts.settings.name, error)
             await rest_until(self._stopping, RETRY_SECONDS)

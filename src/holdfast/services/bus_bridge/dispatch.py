@@ -229,6 +229,7 @@ def _make_dispatch(claimed: Claimed) -> Dispatch:
     return Dispatch(
         job_id=job.public_id,
         topic=job.queue,
+        tenant=job.tenant,
         attempt=job.attempt,
         trace_id=claimed.correlation_id or job.public_id,
         at=job.updated_at,

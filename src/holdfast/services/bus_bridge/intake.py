@@ -51,7 +51,8 @@ class Intake(Loop):
         self._refusals = refusals
         self._inbox = parts.bus.inbox(channel, SUBJECTS[channel], shared=shared, kept=kept)
         self._messages: list[BusMessage] = []
-        self._words: list[BusWord] = []
+        self._words: list[BusWord] | None = None
+        """What the messages report; None: they were not read yet."""
 
     async def open(self) -> None:
         """Start to receive."""
@@ -60,11 +61,12 @@ class Intake(Loop):
     async def _receive(self) -> float:
         if not self._messages:
             self._messages = await self._inbox.take(BATCH, wait_seconds=WAIT_SECONDS)
+        if self._words is None:
             self._words = await self._read_all(self._messages)
         if self._words:
             await self._handle_or_spare(self._words)
         await self._inbox.done(self._messages)
-        self._messages, self._words = [], []
+        self._messages, self._words = [], None
         return 0.0
 
     async def _read_all(self, messages: Sequence[BusMessage]) -> list[BusWord]:
@@ -100,7 +102,8 @@ class Intake(Loop):
             raise
         except Exception as error:
             if len(words) == 1:
-                log.exception("a packet on %s could not be handled", self._channel)
+                # No traceback for each: any sender may decide how often there is cause.
+                log.debug("a packet on %s could not be handled", self._channel, exc_info=True)
                 self._refusals.add(self._channel, "internal", repr(error))
                 return
             for word in words:

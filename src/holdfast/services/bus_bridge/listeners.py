@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import islice
 from time import monotonic
 
 from msgspec import Struct
 
+from holdfast.errors import BadData
+from holdfast.lifecycle.payload import check_text
 from holdfast.ports.bus import BusWord, WorkerPresence
 
 FIRST_PAUSE_SECONDS = 1.0
@@ -69,8 +72,7 @@ class Listeners:
             self._learn(word)
 
     def _learn(self, word: WorkerPresence) -> None:
-        if len(self.capabilities) < MOST_CAPABILITIES:
-            self.capabilities |= {one for one in word.capabilities if 0 < len(one) <= 200}
+        self._add_capabilities(word.capabilities)
         last = self._workers.pop(word.sender, -SERVED_SECONDS)
         self._workers[word.sender] = monotonic()
         while len(self._workers) > MOST_WORKERS:
@@ -84,6 +86,12 @@ class Listeners:
         if opened:
             self._on_open()
 
+    def _add_capabilities(self, given: frozenset[str]) -> None:
+        room = MOST_CAPABILITIES - len(self.capabilities)
+        # What no store could keep would end every claim, and not only this sender's.
+        new = (one for one in given - self.capabilities if _is_name(one))
+        self.capabilities |= set(islice(new, room))
+
     def _topic(self, topic: str) -> _Topic:
         known = self._topics.get(topic)
         if known is None:
@@ -91,3 +99,11 @@ class Listeners:
             while len(self._topics) > MOST_TOPICS:
                 self._topics.popitem(last=False)
         return known
+
+
+def _is_name(capability: str) -> bool:
+    try:
+        check_text(capability, "a capability", limit=200)
+    except BadData:
+        return False
+    return True

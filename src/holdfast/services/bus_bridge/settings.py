@@ -59,8 +59,13 @@ class BridgeSettings(Struct, frozen=True, kw_only=True):
         )
 
     def is_own(self, job: Job | None) -> bool:
-        """Return whether a job is one of this bus."""
-        return job is not None and job.kind is Kind.BUS and job.tenant == self.tenant
+        """Return whether a job is one of this bus: it owns it, or no other bus has its topic."""
+        if job is None or job.kind is not Kind.BUS or job.tenant != self.tenant:
+            return False
+        if job.owned:
+            return job.owner == self.owner
+        route = self.topics.route(job.queue)
+        return route is None or route.bus in (None, self.name)
 
 
 class BridgeParts(Struct, frozen=True, kw_only=True):

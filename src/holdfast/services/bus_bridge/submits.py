@@ -12,6 +12,7 @@ from holdfast.buses.cap import SUBJECTS, write_alert
 from holdfast.crash_points import reach
 from holdfast.errors import BadData, KeyBusy
 from holdfast.flow.bus_job import build_bus_job
+from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.record import Actor, JobId, NewJob
 from holdfast.lifecycle.states import KeyKind, Role
 from holdfast.ports.bus import BusChannel, BusWord, JobOffer, Outgoing
@@ -78,6 +79,7 @@ class Submits:
         """Return the parent, if it is known here; its name goes to the worker in any case."""
         if offer.parent_job_id is None:
             return None
+        check_text(offer.parent_job_id, "parent_job_id")
         return await self._parts.store.look_up(
             self._settings.tenant, KeyKind.JOB_ID, offer.parent_job_id
         )

@@ -11,7 +11,7 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from holdfast.admission.book import Book, Verdict
-from holdfast.admission.constraints import Asked, limit
+from holdfast.admission.constraints import Asked, limit, state_retries
 from holdfast.admission.variables import variables_of
 from holdfast.admission.verdicts import UNDECIDED, Decision, Unknown, judge, why_outside
 from holdfast.lifecycle.holds import (
@@ -57,7 +57,7 @@ def decided_birth(job: NewJob, decision: Decision | Unknown) -> NewJob:
     """Return a new job as a decision lets it be born: limited, held, and with the verdict."""
     if isinstance(decision, Unknown):
         facts = Facts(verdict=UNDECIDED, rule=decision.rule, rules=decision.rules)
-        return _hold(job, facts, (POLICY_HOLD,))
+        return _hold(state_retries(job), facts, (POLICY_HOLD,))
     asked: Asked = {}
     constraints = decision.constraints
     if constraints is not None and decision.verdict is not Verdict.DENY:

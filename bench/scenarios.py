@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bench import blobs, boxes, cells, http
+from bench import blobs, boxes, cells, http, policy
 from bench.cells import Cell
 from bench.contestants import HOLDFAST, HOLDFAST_SQLITE, STORE, STORE_SQLITE, Contestant
 from bench.figures import Measured
@@ -46,6 +46,7 @@ class Scale(Struct, frozen=True, kw_only=True):
     http: http.Scale = http.Scale()
     commands: boxes.Scale = boxes.Scale()
     blobs: blobs.Scale = blobs.Scale()
+    policy: policy.Scale = policy.Scale()
 
 
 QUICK = Scale(
@@ -67,6 +68,7 @@ QUICK = Scale(
     http=http.QUICK,
     commands=boxes.QUICK,
     blobs=blobs.QUICK,
+    policy=policy.QUICK,
 )
 
 
@@ -270,6 +272,11 @@ def kept_blobs(field: Field) -> Iterator[Cell]:
     yield from blobs.cells(field.named(HOLDFAST_SQLITE), field.scale.blobs)
 
 
+def judged(field: Field) -> Iterator[Cell]:
+    """List submits that a policy judges, beside submits without one."""
+    yield from policy.cells(field.named(HOLDFAST, HOLDFAST_SQLITE), field.scale.policy)
+
+
 def _with_workers(field: Field) -> Iterator[Contestant]:
     for one in field.contestants:
         if one.first and one.name not in (STORE, STORE_SQLITE):
@@ -301,6 +308,7 @@ SCENARIOS: dict[str, Callable[[Field], Iterator[Cell]]] = {
     "http": over_http,
     "commands": commands,
     "blobs": kept_blobs,
+    "policy": judged,
 }
 GROWTH_ROUNDS = 3
 """At most: a round of it takes as long as many of the others."""

@@ -251,6 +251,14 @@ def _targets() -> Iterator[Target]:
         find=submit_against("graphile-worker"),
     )
     yield from _blob_targets()
+    yield Target(
+        measure="more for a submit that 100 rules and 5 expressions judge, SQLite",
+        must=30.0,
+        stretch=None,
+        find=of_scenario("policy", HOLDFAST_SQLITE, "", "more_us"),
+        below=True,
+        unit="µs",
+    )
     for contestant, engine in ((HOLDFAST, "PostgreSQL"), (HOLDFAST_SQLITE, "SQLite")):
         yield Target(
             measure=f"100 concurrent single submits vs one by one, {engine}",

@@ -22,6 +22,7 @@ from holdfast.lifecycle.payload import digest
 from holdfast.lifecycle.record import Actor, NewJob
 from holdfast.lifecycle.states import Kind, Link, Priority, Role, State
 from holdfast.lifecycle.submit import submit, was_admitted
+from holdfast.lifecycle.terms import corrected_policy
 from holdfast.testing.factories import job_ids, new_job, submission
 from tests.admission.factories import book_of, variables
 
@@ -196,6 +197,29 @@ def test_a_function_without_terms_gets_a_timeout_and_no_room() -> None:
     assert recorded_variables(
         replace(found.job.event, facts=replace(found.job.event.facts, asked=found.asked))
     )["timeout_seconds"] == UNLIMITED  # fmt: skip
+
+
+@pytest.mark.req("A13")
+def test_a_term_within_its_limit_is_stated_for_the_task_s_own_may_be_beyond_it() -> None:
+    job = new_job(stated=(), policy=Policy(max_attempts=3))
+
+    judged = whole(judge_birth(job, ruled('then = "allow"\nconstrain = { retries = 2 }')))
+
+    assert judged.event.created is not None
+    assert judged.event.facts.asked is None
+    task = Policy(max_attempts=10, timeout=5 * SECOND)
+    corrected = corrected_policy(judged.record, judged.event.created, task)  # type: ignore[arg-type]
+    assert corrected is not None
+    assert (corrected.max_attempts, corrected.timeout) == (3, 5 * SECOND)
+
+
+def test_a_job_that_is_decided_on_later_keeps_its_retries_until_then() -> None:
+    job = new_job(stated=("lease",))
+
+    judged = whole(judge_birth(job, ruled('then = "ask"', head=HEAD)))
+
+    assert judged.event.created is not None
+    assert judged.event.created.stated == ("lease", "max_attempts")
 
 
 @pytest.mark.req("A13")

@@ -12,15 +12,18 @@ import pytest
 
 import holdfast
 from holdfast import Context, Holdfast, PermanentError
+from holdfast.admission.topics import Route
 from holdfast.errors import BadPolicy, PolicyChanged
+from holdfast.flow.bus_job import build_bus_job
 from holdfast.flow.notify import notify
 from holdfast.flow.redrive import redrive
 from holdfast.flow.submit_command import WantedCommand
 from holdfast.lifecycle.record import Actor
-from holdfast.lifecycle.states import Link, Role, State
+from holdfast.lifecycle.states import Link, Priority, Role, State
 from holdfast.operations import requests as q
 from holdfast.operations.local import LocalOperations
 from holdfast.operations.session import StoreSession
+from holdfast.ports.bus import JobOffer
 from holdfast.ports.store import Store
 from holdfast.tasks.tasks import make_task
 from holdfast.testing import Kit
@@ -37,6 +40,7 @@ BIRTHS = {
     ("flow/submit.py", "decide"): "test_a_submit_is_judged_and_answers_with_the_denied_job",
     ("flow/submit.py", "decide_all"): "test_many_submits_are_judged",
     ("flow/submit.py", "decide_child"): "test_a_child_is_judged",
+    ("flow/bus_job.py", "build_bus_job"): "test_a_job_from_a_bus_is_judged",
     ("flow/finish.py", "_make_linked_retry"): "test_a_linked_retry_is_judged",
     ("flow/redrive.py", "_decide_successor"): "test_a_redrive_is_judged",
     ("flow/notify.py", "_build_message"): "test_the_message_of_a_webhook_is_not_judged",
@@ -137,6 +141,30 @@ async def test_an_operation_and_a_command_are_judged(app: Holdfast) -> None:
     await mine.do(q.SubmitJob(job=WantedCommand(type="worker", command="make")))
 
     assert set((await rules_of(store)).values()) == {digest}
+
+
+async def test_a_job_from_a_bus_is_judged(app: Holdfast) -> None:
+    digest, store = await ruled(app), await app.store()
+    names = ("tenant", "context_ptr", "adapter_id", "idempotency_key", "deadline_ms")
+    missing: dict[str, Any] = dict.fromkeys((*names, "parent_job_id", "workflow_id", "step_index"))
+    asked: dict[str, Any] = {
+        "sender": "ann",
+        "trace_id": "one",
+        "job_id": "one",
+        "topic": "job.once",
+        "rest": {},
+    }
+    maps: dict[str, Any] = {
+        "env": {},
+        "labels": {},
+        "needs": frozenset(),
+        "priority": Priority.INTERACTIVE,
+    }
+    offer = JobOffer(**missing, **asked, **maps)
+    actor = Actor(Role.GATEWAY, "bus")
+    await store.submit([build_bus_job(offer, Route(bus="main"), actor, tenant="default")])
+
+    assert await rules_of(store) == {"job.once/None": digest}
 
 
 async def test_a_child_is_judged(holdfast_app: Holdfast, holdfast_kit: Kit) -> None:

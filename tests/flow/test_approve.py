@@ -13,7 +13,10 @@ from holdfast.flow.approve import Approver, approve, deny_approval
 from holdfast.flow.cancel import cancel
 from holdfast.flow.hold import hold, unhold
 from holdfast.flow.people import identities
-from holdfast.lifecycle.states import EventType, Link, State
+from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.decide import decide
+from holdfast.lifecycle.record import Actor, Refusal
+from holdfast.lifecycle.states import EventType, Link, Role, State
 from holdfast.ports.models import Clock
 from holdfast.ports.store import Store
 from holdfast.queries.approvals import list_approvals
@@ -292,11 +295,47 @@ async def test_no_person_lifts_an_approval_by_unhold(store: Store) -> None:
         assert refused.value.code == "reserved_hold"
 
 
+@pytest.mark.parametrize(
+    "trick",
+    [
+        {"hold": "mine", "lifts": "approval:one/1/3600"},
+        {"hold": "mine", "lifts": "policy"},
+        {"hold": "mine", "holds": ("policy",)},
+        {"hold": "mine", "holds": ("denied:one",)},
+    ],
+    ids=["lifts-approval", "lifts-policy", "places-policy", "places-denial"],
+)
+async def test_the_law_lets_no_person_s_hold_lift_or_place_what_rules_do(
+    store: Store, trick: dict[str, Any]
+) -> None:
+    await apply(store, ONE)
+    job = await submitted(store)
+    assert job.held_by == ("approval:one/1/3600",)
+
+    refusal = decide(job, c.Hold(actor=CONTROL, **trick))
+
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "reserved_hold"
+
+
+async def test_not_even_the_scheduler_lifts_an_approval_by_a_hold(store: Store) -> None:
+    await apply(store, ONE)
+    job = await submitted(store)
+    scheduler = Actor(Role.SCHEDULER, "s")
+
+    refusal = decide(job, c.Hold(actor=scheduler, hold="mine", lifts=job.held_by[0]))
+
+    assert isinstance(refusal, Refusal)
+
+
 def test_an_actor_is_known_by_its_name_and_by_its_token() -> None:
     token = TOKENS["ann"]
     assert identities(f"gateway:ann/{token}") == {"ann", token}
     assert identities(f"gateway:{token}:host:1") >= {token}
     assert identities("control:ann@host") == {"ann@host"}
+    # A worker's name has no role before it.
+    assert identities(f"{token}:ab.1") >= {token}
+    assert identities(f"{token}.0a1b") >= {token}
 
 
 async def test_why_names_the_rule_the_roles_the_time_and_who_has_approved(store: Store) -> None:

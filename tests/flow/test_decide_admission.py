@@ -12,15 +12,17 @@ import pytest
 
 from holdfast.admission.book import Approval, Book, Constraints, Verdict
 from holdfast.admission.verdicts import Decision
-from holdfast.errors import KernelUnavailable
+from holdfast.errors import Forbidden, KernelUnavailable
 from holdfast.flow.admit import admit_pending, decide_held, deny_held
 from holdfast.flow.approve import approve
+from holdfast.flow.hold import unhold
 from holdfast.lifecycle.record import Job, JobId
 from holdfast.lifecycle.states import EventType, State
 from holdfast.ports.kernel import STATE_NOTE, read_trouble
 from holdfast.ports.store import Store
 from holdfast.queries.why import reasons as r
 from holdfast.services.external_kernel import FAILURES, HttpKernel
+from holdfast.testing.factories import CONTROL
 from holdfast.testing.store_actions import job_in
 from holdfast.webhooks.signature import check_signature
 from tests.flow.policies import DENIES, ONE, OPEN, TWO, person, submitted
@@ -112,6 +114,45 @@ async def test_what_a_kernel_wants_approved_waits_for_people(store: Store) -> No
         job = await approve(store, job.id, person(name))
 
     assert job.state is State.QUEUED
+
+
+async def test_the_roles_that_a_kernel_names_may_approve_and_no_others(store: Store) -> None:
+    book = TWO.replace(OPEN, ASKS.replace("deploy", "other"))
+    job, digest = await asked_for(store, book, task="other")
+    admins = Approval(roles=("admin",), expires_seconds=3600, on_expiry="cancel")
+    # A rule of the book has the same name, and asks for operators.
+    answer = Decision(verdict=Verdict.APPROVE, rule="two", rules=digest, approval=admins)
+    await decide_held(store, "s", Answers(answer))
+
+    with pytest.raises(Forbidden) as refused:
+        await approve(store, job.id, person("ann"))
+    assert refused.value.code == "approver_role"
+    _, awaited = await ask(store, job, r.AwaitsApproval)
+    assert awaited.roles == ("admin",)
+    assert (await approve(store, job.id, person("ann", "admin"))).state is State.QUEUED
+
+
+@pytest.mark.parametrize("verdict", [Verdict.APPROVE, Verdict.HOLD])
+async def test_terms_that_a_decision_limits_hold_also_where_people_admit(
+    store: Store, verdict: Verdict
+) -> None:
+    job, digest = await asked_for(store)
+    short = Constraints(timeout_seconds=10, retries=0)
+    answer = Decision(verdict=verdict, rule="r", rules=digest, constraints=short)
+    await decide_held(store, "s", Answers(answer))
+
+    if verdict is Verdict.APPROVE:
+        await approve(store, job.id, person("ann"))
+    else:
+        await unhold(store, job.id, CONTROL, "policy-hold:r")
+        await admit_pending(store, "s")
+
+    job = await now(store, job)
+    assert (job.state, job.policy.timeout, job.policy.max_attempts) == (
+        State.QUEUED,
+        10_000_000,
+        1,
+    )
 
 
 async def test_terms_that_a_kernel_limits_are_the_job_s_from_then_on(store: Store) -> None:
@@ -303,6 +344,9 @@ LIES = [
     b'{"verdict": "approve", "approve": {"count": 0}}',
     b'{"verdict": "approve", "approve": {"count": 1000}}',
     b'{"verdict": "allow", "constraints": {"cpus": "two"}}',
+    b'{"verdict": "allow", "constraints": {"timeout": 10}}',
+    b'{"verdict": "allow", "constraints": {"retries": -1}}',
+    b'{"verdict": "allow", "constraints": {"priority": "first"}}',
     b'{"verdict": "allow"} {"verdict": "deny"}',
     b" " * 100_000,
 ]

@@ -62,6 +62,17 @@ async def test_what_is_applied_judges_and_is_shown_with_who_applied_it(
     assert [one["type"] for one in history] == ["removed", "applied"]
 
 
+async def test_only_an_admin_of_all_tenants_applies_rules(
+    http: httpx.AsyncClient, call: Call
+) -> None:
+    for who in ("operator", "approver", "viewer", "submitter", "admin@a"):
+        reply = await call(who).put("/v1/policy", json={"text": ALLOW})
+        assert reply.status_code == 403, who
+    assert (await http.get("/v1/policy")).json()["digest"] is None
+    for who, status in (("viewer", 200), ("operator", 200), ("submitter", 403), ("viewer@a", 403)):
+        assert (await call(who).get("/v1/policy")).status_code == status, who
+
+
 async def test_rules_that_cannot_be_read_are_refused_with_their_line(
     http: httpx.AsyncClient,
 ) -> None:

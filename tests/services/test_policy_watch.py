@@ -26,6 +26,16 @@ from tests.support.policies import ALLOW, DENY_MAILS, TWO_PEOPLE
 ACTOR = Actor(Role.CONTROL, "watch")
 
 
+def write(file: Path, text: str) -> None:
+    """Write rules, as an editor does."""
+    file.write_text(text, "utf-8")
+
+
+def remove(file: Path) -> None:
+    """Remove the file."""
+    file.unlink()
+
+
 @pytest.fixture
 async def store(app: Holdfast) -> Store:
     return await app.store()
@@ -35,7 +45,7 @@ async def store(app: Holdfast) -> Store:
 def file(tmp_path: Path) -> Path:
     """A file of rules."""
     file = tmp_path / "policy.toml"
-    file.write_text(ALLOW, "utf-8")
+    write(file, ALLOW)
     return file
 
 
@@ -63,7 +73,7 @@ async def applied(store: Store, text: str) -> None:
 async def test_a_changed_file_is_applied(store: Store, file: Path) -> None:
     async with watched(store, file, Meters()):
         await applied(store, ALLOW)
-        file.write_text(DENY_MAILS, "utf-8")
+        write(file, DENY_MAILS)
         await applied(store, DENY_MAILS)
     [last, first] = await store.policy_events()
     assert (last.actor, last.reason) == ("control:watch", f"file {file}")
@@ -76,7 +86,7 @@ async def test_a_broken_file_keeps_the_policy_and_is_reported_once_per_change(
     meters = Meters()
     async with watched(store, file, meters):
         await applied(store, ALLOW)
-        file.write_text(DENY_MAILS + "[[rule]]\n", "utf-8")
+        write(file, DENY_MAILS + "[[rule]]\n")
         await until(lambda: meters.policy_stale == 1, "the file to be found broken")
         noted = read_policy_trouble(await store.note(TROUBLE_NOTE))
         assert noted is not None
@@ -84,9 +94,9 @@ async def test_a_broken_file_keeps_the_policy_and_is_reported_once_per_change(
         current = await store.policy()
         assert current is not None
         assert current.digest == book_digest(ALLOW)
-        file.unlink()
+        remove(file)
         await until(lambda: meters.policy_failures == 2, "the file to be missed")
-        file.write_text(TWO_PEOPLE, "utf-8")
+        write(file, TWO_PEOPLE)
         await applied(store, TWO_PEOPLE)
         await until(lambda: meters.policy_stale == 0, "the file to be good again")
     assert read_policy_trouble(await store.note(TROUBLE_NOTE)) is None
@@ -98,9 +108,9 @@ async def test_a_file_that_is_still_being_written_is_not_applied(store: Store, f
     watch = PolicyWatch(store, file, ACTOR, settle_seconds=0.5, look_seconds=9)
     await watch.apply_now()
     # The first part of what is being written is a book in itself.
-    file.write_text(DENY_MAILS.partition("[[rule]]")[0] + "# half\n", "utf-8")
+    write(file, DENY_MAILS.partition("[[rule]]")[0] + "# half\n")
     assert await watch.look() == 0.5
-    file.write_text(DENY_MAILS, "utf-8")
+    write(file, DENY_MAILS)
     assert await watch.look() == 0.5
     assert await watch.look() == 9
     assert [one.digest for one in await store.policy_events()] == [
@@ -129,7 +139,7 @@ async def test_files_swapped_under_load_leave_no_job_undecided(store: Store, fil
 
         async def swap() -> None:
             for text in (DENY_MAILS, "broken", ALLOW, DENY_MAILS):
-                file.write_text(text, "utf-8")
+                write(file, text)
                 if text in books.values():
                     await applied(store, text)
             swapped.set()
@@ -152,7 +162,7 @@ async def test_files_swapped_under_load_leave_no_job_undecided(store: Store, fil
 
 
 async def test_an_app_applies_its_file_before_it_is_used(url: str, file: Path) -> None:
-    file.write_text(DENY_MAILS, "utf-8")
+    write(file, DENY_MAILS)
     app = Holdfast(url, policy=file)
 
     @app.task(name="mail.send")
@@ -161,11 +171,11 @@ async def test_an_app_applies_its_file_before_it_is_used(url: str, file: Path) -
     async with app:
         job = await app.submit("mail.send")
         assert job.state is State.DENIED
-    file.write_text("broken", "utf-8")
+    write(file, "broken")
     broken = Holdfast(url, policy=file)
-    with pytest.raises(BadPolicy, match="policy.toml:1"):
+    with pytest.raises(BadPolicy, match=r"policy\.toml:1"):
         await broken.store()
-    file.write_text(ALLOW, "utf-8")
+    write(file, ALLOW)
     # The next use tries again.
     await (await broken.store()).clock()
     await broken.close()

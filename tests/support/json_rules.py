@@ -48,7 +48,7 @@ COUNTS = {
     *("releases", "rescheduled", "retries", "rev", "seen", "signal_revs", "silent", "skipped"),
     *("slots", "status", "step_index", "step_use", "consumed", "taken", "total", "under_way"),
     *("use", "version", "workers", "seconds", "bytes", "files"),
-    *("removed_uploads", "swept_blobs", "waiting"),
+    *("removed_uploads", "swept_blobs", "waiting", "missing"),
 }
 """Names of numbers that are neither times nor spans."""
 

@@ -34,10 +34,11 @@ def limit(job: NewJob, constraints: Constraints) -> Limited:
     asked: Asked = {}
     policy = _limit_policy(made.policy, constraints, asked)
     changes = _limit_room(made, constraints, asked)
-    if policy is not made.policy:
-        changes |= {"policy": policy, "stated": _state(made, policy)}
+    stated = _state(made, constraints)
+    if policy is not made.policy or stated != made.stated:
+        changes |= {"policy": policy, "stated": stated}
     body = _limit_body(event, made, constraints, asked)
-    if not asked:
+    if not changes and body is None:
         return Limited(job, asked)
     event = replace(event, created=replace(made, **changes))
     if body is not None:
@@ -58,16 +59,27 @@ def _limit_policy(policy: Policy, constraints: Constraints, asked: Asked) -> Pol
     return replace(policy, **changes) if changes else policy
 
 
-def _state(made: Created, policy: Policy) -> tuple[str, ...] | None:
-    """Return which terms are fixed: a worker that fills in the others must not undo a limit."""
+def _state(made: Created, constraints: Constraints) -> tuple[str, ...] | None:
+    """Return which terms are fixed: a worker that fills in the others must not undo a limit.
+
+    Also one that is within its limit: the task's own may be beyond it.
+    """
     if made.stated is None:
         return None
-    limited = {
-        name
-        for name in ("timeout", "max_attempts")
-        if getattr(policy, name) != getattr(made.policy, name)
-    }
+    limits = {"timeout": constraints.timeout_seconds, "max_attempts": constraints.retries}
+    limited = {name for name, most in limits.items() if most is not None}
     return (*made.stated, *sorted(limited - set(made.stated)))
+
+
+def state_retries(job: NewJob) -> NewJob:
+    """Return a new job whose retries its worker does not raise: a later decision may limit them."""
+    made = job.event.created
+    assert made is not None
+    if made.stated is None or "max_attempts" in made.stated:
+        return job
+    made = replace(made, stated=(*made.stated, "max_attempts"))
+    event = replace(job.event, created=made)
+    return replace(job, event=event, record=born(event))
 
 
 def _limit_room(made: Created, constraints: Constraints, asked: Asked) -> dict[str, Any]:

@@ -11,10 +11,9 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from holdfast.admission.book import Book, Verdict
-from holdfast.admission.constraints import Asked, limit
+from holdfast.admission.constraints import Asked, limit, state_retries
 from holdfast.admission.variables import variables_of
 from holdfast.admission.verdicts import UNDECIDED, Decision, Unknown, judge, why_outside
-from holdfast.lifecycle.derive import born
 from holdfast.lifecycle.holds import (
     DENIED_HOLD,
     PERSON_HOLD,
@@ -24,7 +23,7 @@ from holdfast.lifecycle.holds import (
 )
 from holdfast.lifecycle.record import NO_FACTS, Facts, NewJob
 from holdfast.lifecycle.reserved import is_reserved
-from holdfast.lifecycle.states import State
+from holdfast.lifecycle.submit import born_with
 
 DEFAULT_RULE = "default"
 """How a hold names the default, which is not a rule."""
@@ -50,19 +49,15 @@ def unjudged_birth(job: NewJob) -> NewJob:
     holds = tuple(hold for hold in facts.holds if not is_policy_hold(hold))
     # Only a verdict makes a job wait that is under no other hold.
     freed = holds == () != facts.holds
-    event = replace(
-        job.event,
-        to_state=State.QUEUED if freed else job.event.to_state,
-        facts=Facts(holds=holds, asked=facts.asked) if holds or facts.asked else NO_FACTS,
-    )
-    return replace(job, event=event, record=born(event))
+    left = Facts(holds=holds, asked=facts.asked) if holds or facts.asked else NO_FACTS
+    return born_with(job, left, admitted=True if freed else None)
 
 
 def decided_birth(job: NewJob, decision: Decision | Unknown) -> NewJob:
     """Return a new job as a decision lets it be born: limited, held, and with the verdict."""
     if isinstance(decision, Unknown):
         facts = Facts(verdict=UNDECIDED, rule=decision.rule, rules=decision.rules)
-        return _hold(job, facts, (POLICY_HOLD,))
+        return _hold(state_retries(job), facts, (POLICY_HOLD,))
     asked: Asked = {}
     constraints = decision.constraints
     if constraints is not None and decision.verdict is not Verdict.DENY:
@@ -106,8 +101,7 @@ def _list_holds(decision: Decision) -> tuple[str, ...]:
 def _hold(job: NewJob, facts: Facts, holds: tuple[str, ...]) -> NewJob:
     """Return a job that is not admitted until these holds, and those it has, are lifted."""
     all_holds = tuple(sorted({*job.event.facts.holds, *holds}))
-    event = replace(job.event, to_state=State.PENDING, facts=replace(facts, holds=all_holds))
-    return replace(job, event=event, record=born(event))
+    return born_with(job, replace(facts, holds=all_holds), admitted=False)
 
 
 # Jobs that are allowed alike share one text in the store, which is recognised by its facts.

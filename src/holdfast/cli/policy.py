@@ -48,7 +48,7 @@ from holdfast.services.policy_watch import read_policy_file, read_text_file
 VERDICTS_CHANGE = 3
 """The exit code of `simulate` where a verdict would change."""
 DIGITS = 12
-"""Of a digest, where a person reads it."""
+"""How many digits of a digest a person is shown."""
 
 PolicyFile = Annotated[Path, Argument(metavar="FILE", help="The rules, in TOML.")]
 
@@ -145,7 +145,7 @@ def apply_policy(
     ] = False,
     reason: Reason = None,
 ) -> None:
-    """Apply a file of rules: from now on every new job is judged by it, whoever submits it."""
+    """Apply a file of rules: from now on every new job is judged by it."""
     if (file is None) != remove:
         raise BadData("give either a FILE or --remove")
     check_texts(reason=reason)
@@ -222,14 +222,14 @@ def simulate_policy(
 
     async def work(store: Store) -> Simulation:
         operations = LocalOperations(StoreSession(store), name=find_operator().name, tenant=None)
-        begin = await read_time(operations, since, "--since")
+        start = await read_time(operations, since, "--since")
         births: list[RecordedBirth] = []
         with progress_bar("jobs", last, quiet=command.as_json) as show:
             found = read_births(
                 store,
                 await current_book(store),
                 tenant=tenant,
-                since=None if begin is None else micros(begin),
+                since=None if start is None else micros(start),
                 limit=last,
             )
             async for one in found:

@@ -17,7 +17,7 @@ from holdfast.flow.batch import Choose, CountedSweep, carry_out
 from holdfast.flow.decide_admission import KernelState, find_answer, follow_decision
 from holdfast.flow.deny import choose_denial
 from holdfast.flow.finish import error_body
-from holdfast.flow.policy_book import current_book, find_approval, find_book, find_decision
+from holdfast.flow.policy_book import current_book, find_approval, find_decision
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.command_spec import KINDS
 from holdfast.lifecycle.holds import (
@@ -33,7 +33,7 @@ from holdfast.lifecycle.holds import (
     read_approval,
     upload_hold,
 )
-from holdfast.lifecycle.record import Actor, Change, Job, JobId
+from holdfast.lifecycle.record import NO_FACTS, Actor, Change, Job, JobId
 from holdfast.lifecycle.retry import UPLOAD_EXPIRED
 from holdfast.lifecycle.states import Role
 from holdfast.ports.kernel import ExternalKernel
@@ -145,7 +145,7 @@ def _choose_expiry(store: Store, name: str) -> Choose:
             return ()
         decision = await find_decision(store, job.id)
         rules = None if decision is None else decision.facts.rules
-        approval = find_approval(await find_book(store, rules), awaited[1].rule)
+        approval = await find_approval(store, decision, awaited[1].rule)
         text = (
             f"nobody approved it within {awaited[1].seconds:,} s, as rule {awaited[1].rule!r} asks"
         )
@@ -281,8 +281,8 @@ class _Gates:
         if decision is None and lifted is None:
             # Its submitter left it pending, and admits it.
             return ()
-        rules = None if decision is None else decision.facts.rules
-        return (c.Admit(actor=self._actor, lifts=lifted, rules=rules),)
+        facts = NO_FACTS if decision is None else decision.facts
+        return (c.Admit(actor=self._actor, lifts=lifted, rules=facts.rules, policy=facts.terms),)
 
     async def _judge(self, job: Job, lifted: str | None) -> Sequence[c.Command]:
         """Judge a job that was pending before there were rules, or that no book has seen."""

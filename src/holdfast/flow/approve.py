@@ -14,7 +14,7 @@ from holdfast.errors import Forbidden, JobDenied, NoSuchJob, Refused, StaleRevis
 from holdfast.flow.command import check_reason, check_revision, perform
 from holdfast.flow.finish import error_body
 from holdfast.flow.people import find_submitters, identities
-from holdfast.flow.policy_book import find_approval, find_book, find_decision
+from holdfast.flow.policy_book import find_approval, find_decision
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.holds import ApprovalHold, next_approval
 from holdfast.lifecycle.record import Actor, Job, JobId, LoggedEvent
@@ -98,6 +98,7 @@ async def approve(
                     rule=case.approval.rule,
                     rules=case.rules,
                     verdict="approve",
+                    policy=None if case.decision is None else case.decision.facts.terms,
                 ),
             )
         except StaleRevision:
@@ -171,8 +172,7 @@ async def _read_case(store: Store, id: JobId, expected_rev: int | None) -> _Case
 
 
 async def _check_role(store: Store, case: _Case, person: Approver) -> None:
-    book = await find_book(store, case.rules)
-    roles = find_approval(book, case.approval.rule).roles
+    roles = (await find_approval(store, case.decision, case.approval.rule)).roles
     if person.role not in roles:
         raise Forbidden(
             f"rule {case.approval.rule!r} asks for role {' or '.join(roles)}, not {person.role}",

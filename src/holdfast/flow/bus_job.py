@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.admission.topics import Route
+from holdfast.flow.options import list_adapter_needs
 from holdfast.flow.submit import NamedTask, build_submission
 from holdfast.lifecycle.execution_policy import DEFAULT_POLICY, Policy
 from holdfast.lifecycle.record import Actor, JobId, NewJob
@@ -22,8 +23,6 @@ TIMEOUT_SECONDS = 3600.0
 died, for workers on a bus need not report that they live."""
 LEASE = 120 * SECOND
 HEARTBEAT = 30 * SECOND
-ADAPTER_NEED = "adapter:"
-"""Before an adapter's id, the need of a job that names it (A5)."""
 _MOST_MS = 365 * 24 * 3600 * 1000
 
 
@@ -61,7 +60,7 @@ def build_bus_job(
     """Decide the job that a client asks for; raise BadData for what cannot be kept."""
     needs = set(offer.needs)
     if offer.adapter_id is not None and route.adapter == "require":
-        needs.add(ADAPTER_NEED + offer.adapter_id)
+        needs |= list_adapter_needs([offer.adapter_id])
     given: dict[str, Any] = {
         "kind": Kind.BUS,
         "queue": offer.topic,

@@ -122,7 +122,9 @@ def follow_decision(
     if exceeded or any(hold.startswith(DENIED_HOLD) for hold in holds):
         return (make_denial(actor, rule, rules, reason, decided_by=answer.decided_by),)
     lifts = POLICY_HOLD if POLICY_HOLD in job.held_by else None
+    policy = None if decided.record.policy == job.policy else decided.record.policy
     if holds:
+        approval = Approval(roles=())
         if answer.decision.verdict is Verdict.APPROVE:
             approval = answer.decision.approval or Approval()
             seconds = _expiry(job, approval.expires_seconds, now)
@@ -137,10 +139,13 @@ def follow_decision(
                 rules=rules,
                 verdict=facts.verdict,
                 decided_by=answer.decided_by,
+                approvers=approval.roles,
+                on_expiry=approval.on_expiry if approval.roles else None,
+                # Its terms change with its admission, and not before.
+                terms=policy,
                 reason=answer.decision.reason,
             ),
         )
-    policy = decided.record.policy
     return (
         c.Admit(
             actor=actor,
@@ -149,7 +154,7 @@ def follow_decision(
             rules=rules,
             verdict=facts.verdict,
             decided_by=answer.decided_by,
-            policy=None if policy == job.policy else policy,
+            policy=policy,
             reason=answer.decision.reason,
         ),
     )

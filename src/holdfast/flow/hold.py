@@ -13,7 +13,7 @@ from holdfast.flow.policy_book import find_decision
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.holds import PERSON_HOLD
 from holdfast.lifecycle.payload import check_text
-from holdfast.lifecycle.record import Actor, Job, JobId
+from holdfast.lifecycle.record import NO_FACTS, Actor, Job, JobId
 from holdfast.lifecycle.states import Role
 from holdfast.lifecycle.times import Time
 from holdfast.ports.store import Jobs
@@ -49,8 +49,9 @@ async def unhold(
     follow = None
     if name.startswith(PERSON_HOLD):
         decision = await find_decision(store, id)
-        rules = None if decision is None else decision.facts.rules
-        follow = c.Admit(actor=Actor(Role.SCHEDULER, actor.name), rules=rules)
+        facts = NO_FACTS if decision is None else decision.facts
+        scheduler = Actor(Role.SCHEDULER, actor.name)
+        follow = c.Admit(actor=scheduler, rules=facts.rules, policy=facts.terms)
     return await _perform_control(
         store, id, partial(c.Unhold, actor=actor, hold=_hold(name)), follow=follow, **given
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from holdfast.admission.variables import split_actor
 from holdfast.lifecycle.record import Job
 from holdfast.ports.store import Store
 
@@ -18,7 +19,8 @@ ANCESTORS = 1000
 
 def identities(label: str) -> frozenset[str]:
     """Return what an actor is known by, given how the ledger names it."""
-    name = label.partition(":")[2] or label
+    # A worker's name has no role before it, and may have a colon of its own.
+    _, name = split_actor(label)
     plain, _, token = name.rpartition("/")
     if plain and _TOKEN.fullmatch(token):
         return frozenset({plain, token})

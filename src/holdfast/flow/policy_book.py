@@ -38,8 +38,14 @@ async def find_decision(store: Jobs, id: JobId) -> LoggedEvent | None:
     return next((event for event in [*placed, *first] if event.facts.rules is not None), None)
 
 
-def find_approval(book: Book | None, rule: str) -> Approval:
-    """Return who may approve by a rule; the usual, where an external kernel asked for it."""
+async def find_approval(store: Store, decision: LoggedEvent | None, rule: str) -> Approval:
+    """Return who may approve by a rule, as the decision says or the book that it was made by."""
+    if decision is not None and decision.facts.approvers:
+        return Approval(
+            roles=decision.facts.approvers,
+            on_expiry="cancel" if decision.facts.on_expiry == "cancel" else "deny",
+        )
+    book = None if decision is None else await find_book(store, decision.facts.rules)
     rules = () if book is None else book.rules
     found = (one.approve for one in rules if one.id == rule)
     return next(found, None) or Approval()

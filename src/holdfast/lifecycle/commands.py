@@ -99,6 +99,10 @@ class Hold(Command, frozen=True, kw_only=True):
     rules: str | None = None
     verdict: str | None = None
     decided_by: str | None = None
+    approvers: tuple[str, ...] = ()
+    on_expiry: str | None = None
+    terms: Policy | None = None
+    """See `Facts.terms`."""
 
 
 class Unhold(Command, frozen=True, kw_only=True):

@@ -253,6 +253,12 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What was asked for where the rules limited it, by the name of the limit."""
     decided_by: str | None = None
     """Who decided, where it was not the rules alone: an external kernel, or its failure."""
+    approvers: tuple[str, ...] = ()
+    """The roles of those who may approve, where that was decided after the birth."""
+    on_expiry: str | None = None
+    """What becomes of the job if nobody approves it, likewise."""
+    terms: Policy | None = None
+    """The terms that the job gets with its admission, where a decision limits them before it."""
     approved: str | None = None
     """The digest of the request that a person has approved."""
     worker: str | None = None

@@ -54,6 +54,14 @@ def was_admitted(first: LoggedEvent) -> bool:
     )
 
 
+def born_with(job: NewJob, facts: Facts, *, admitted: bool | None = None) -> NewJob:
+    """Return a new job with other facts, in its queue or not; None: as it was submitted."""
+    event = replace(job.event, facts=facts)
+    if admitted is not None:
+        event = replace(event, to_state=State.QUEUED if admitted else State.PENDING)
+    return replace(job, event=event, record=born(event))
+
+
 def submit_alike(first: NewJob, id: JobId, body: bytes) -> NewJob:
     """Decide a submit that equals a decided one without keys, but for its id and body."""
     body = sound_body(body, "body")

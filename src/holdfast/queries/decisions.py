@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.record import JobId, LoggedEvent
-from holdfast.lifecycle.states import EventType
 from holdfast.lifecycle.submission import HOLDS_LIMIT
 from holdfast.ports.store import Jobs
 
 DENY = "deny"
-_TYPES = (EventType.HELD, EventType.ADMITTED, EventType.DENIED)
+_TYPES = c.Hold.events() | c.Admit.events() | c.Deny.events() | c.Approve.events()
 
 
 class RecordedDecision(Struct, frozen=True, kw_only=True):
@@ -61,8 +61,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
 async def read_judgement(store: Jobs, id: JobId) -> Judgement:
     """Read what was decided on a job."""
     [first] = await store.events(id, limit=1)
-    types = [*_TYPES, EventType.APPROVED]
-    later = await store.latest_events(id, types, limit=2 * HOLDS_LIMIT)
+    later = await store.latest_events(id, _TYPES, limit=2 * HOLDS_LIMIT)
     later = sorted(later, key=lambda event: event.rev)
     return Judgement(
         first=first,
@@ -70,7 +69,7 @@ async def read_judgement(store: Jobs, id: JobId) -> Judgement:
         approvals=[
             GivenApproval(by=one.actor, at=one.at, reason=one.reason)
             for one in later
-            if one.type is EventType.APPROVED
+            if c.written_by(one, c.Approve)
         ],
     )
 
@@ -78,7 +77,7 @@ async def read_judgement(store: Jobs, id: JobId) -> Judgement:
 def _list_decisions(events: list[LoggedEvent]) -> Iterator[RecordedDecision]:
     for event in events:
         facts = event.facts
-        verdict = DENY if event.type is EventType.DENIED else facts.verdict
+        verdict = DENY if c.written_by(event, c.Deny) else facts.verdict
         if verdict is not None:
             yield RecordedDecision(
                 rev=event.rev,

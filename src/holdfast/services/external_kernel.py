@@ -9,10 +9,10 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from holdfast.admission.book import (
     APPROVALS_LIMIT,
@@ -44,13 +44,23 @@ class _SentApproval(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     on_expiry: Literal["deny", "cancel"] = "deny"
 
 
+class _SentConstraints(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    timeout_seconds: Annotated[float, Meta(ge=0.001, le=10 * EXPIRY_LIMIT)] | None = None
+    retries: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    cpus: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    memory_mb: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
+    network: Literal["none", "host"] | None = None
+    image: tuple[str, ...] | None = None
+    priority: Literal["critical", "interactive", "batch"] | None = None
+
+
 class _SentDecision(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An answer as it is sent."""
 
     verdict: Literal["allow", "deny", "approve", "hold"]
     rule: str | None = None
     reason: str | None = None
-    constraints: Constraints | None = None
+    constraints: _SentConstraints | None = None
     approve: _SentApproval | None = None
 
 
@@ -139,7 +149,9 @@ def _decide(book: Book, body: bytes) -> Decision:
         rule=None if written.rule is None else written.rule.replace("/", "-")[:100] or None,
         reason=None if written.reason is None else written.reason[:1000],
         rules=book.digest,
-        constraints=written.constraints,
+        constraints=None
+        if written.constraints is None
+        else Constraints(**msgspec.structs.asdict(written.constraints)),
         approval=Approval(**msgspec.structs.asdict(terms))
         if Verdict(written.verdict) is Verdict.APPROVE
         else None,

@@ -144,14 +144,15 @@ class PolicyWatch(Loop):
                 book.text, actor=self._actor.label, reason=f"file {self._path}"
             )
             log.info("policy %s of %s is applied", book.digest[:12], self._path)
-        self._meters.policy_stale = 0
         await self._note(None)
+        self._meters.policy_stale = 0
 
     async def _fail(self, error: BadPolicy) -> None:
+        await self._note(str(error))
+        # Only now: while the store is away, this is tried again, and is to be logged once.
         log.error("the policy stays as it is: %s", error)
         self._meters.policy_stale = 1
         self._meters.policy_failures += 1
-        await self._note(str(error))
 
     async def _note(self, message: str | None) -> None:
         """Note that the file is broken, or that it no longer is; another file's note stays."""

@@ -188,7 +188,7 @@ def webhook_row(hook: NewWebhook) -> Row:
 
 
 def _webhook_states(states: frozenset[State]) -> str:
-    # What is not admitted yet stands for approvals that are requested.
+    # What is not admitted yet means approvals that are requested.
     if not states or not (TERMINAL | UNADMITTED).issuperset(states):
         ends = ", ".join(sorted(TERMINAL))
         raise BadData(f"a webhook reports ends of jobs: its states must be some of {ends}")

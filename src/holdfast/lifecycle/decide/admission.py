@@ -70,10 +70,14 @@ def _refuse_without_approval(record: Draft) -> Refusal:
 
 
 def hold(record: Draft, row: Row, command: c.Hold) -> Decision:
-    """Add named holds; those of policies are the scheduler's."""
-    if command.actor.role is Role.CONTROL and is_lifted_otherwise(command.hold, Role.CONTROL):
-        text = f"cannot be held by {command.hold!r}, which only policies place; use another name"
-        return refuse("reserved_hold", record, text)
+    """Add named holds; those of policies are the scheduler's, and so is what a decision lifts."""
+    role = command.actor.role
+    for name in (command.hold, *command.holds):
+        if role is Role.CONTROL and is_lifted_otherwise(name, role):
+            text = f"cannot be held by {name!r}, which only policies place; use another name"
+            return refuse("reserved_hold", record, text)
+    if command.lifts is not None and (role is Role.CONTROL or command.lifts != POLICY_HOLD):
+        return _refuse_to_lift(record, command.lifts)
     placed = {command.hold, *command.holds} - set(record.held_by)
     if not placed:
         return Unchanged(record)
@@ -87,6 +91,9 @@ def hold(record: Draft, row: Row, command: c.Hold) -> Decision:
         rules=command.rules,
         verdict=command.verdict,
         decided_by=command.decided_by,
+        approvers=command.approvers,
+        on_expiry=command.on_expiry,
+        terms=command.terms,
     )
     return change(record, row, command, facts=facts)
 

@@ -48,7 +48,10 @@ async def explain_policy(store: Store, job: Job) -> list[r.Reason]:
 
 
 async def _find_roles(store: Store, rule: str, events: list[LoggedEvent]) -> tuple[str, ...]:
-    digest = next((one.facts.rules for one in events if one.facts.rules is not None), None)
+    decision = next((one for one in events if one.facts.rules is not None), None)
+    if decision is not None and decision.facts.approvers:
+        return decision.facts.approvers
+    digest = None if decision is None else decision.facts.rules
     applied = None if digest is None else await store.policy_book(digest)
     rules = () if applied is None else read_book(applied.body).rules
     found = next((one.approve for one in rules if one.id == rule), None)

@@ -311,7 +311,7 @@ class _StreamInbox:
             await asyncio.sleep(min(wait_seconds, RECONNECT_SECONDS))
             return []
         if self._connection != self._bus.connections:
-            # The server may be another: it would not say that it does not know the consumer.
+            # The server may be another: it would not report that it does not know the consumer.
             await self._forget()
         if self._subscription is None:
             await self._open_again()
@@ -340,7 +340,7 @@ class _StreamInbox:
                 log.debug("a message was not acknowledged: %s", error)
 
     async def _open_again(self) -> None:
-        """Open it after an error; a server that was set up anew has no stream either."""
+        """Open it after an error; a server that was replaced has no stream either."""
         try:
             await self._bus.find_streams()
         except (errors.Error, OSError) as error:

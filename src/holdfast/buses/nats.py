@@ -76,7 +76,7 @@ class NatsBus:
     async def open(self) -> None:
         """Connect, for as long as it takes; then find or make the stream.
 
-        After an error it can be called again, and goes on from there.
+        After an error it can be called again, and continues from there.
         """
         if self._client is None:
             self._client = await self._connect()

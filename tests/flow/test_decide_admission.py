@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,9 +13,13 @@ import pytest
 from holdfast.admission.book import Approval, Book, Constraints, Verdict
 from holdfast.admission.verdicts import Decision
 from holdfast.errors import Forbidden, KernelUnavailable
+from holdfast.flow import admit, deny
+from holdfast.flow.admit import ASKS as ASKED
 from holdfast.flow.admit import admit_pending, decide_held, deny_held
 from holdfast.flow.approve import approve
+from holdfast.flow.batch import Choose
 from holdfast.flow.hold import unhold
+from holdfast.lifecycle.commands import Command
 from holdfast.lifecycle.record import Job, JobId
 from holdfast.lifecycle.states import EventType, State
 from holdfast.ports.kernel import STATE_NOTE, read_trouble
@@ -404,3 +408,48 @@ async def test_a_kernel_that_keeps_failing_is_left_alone_but_for_one_probe(store
         await decide_held(store, "s", asks)
 
     assert (await now(store, job)).state is State.QUEUED
+
+
+async def test_what_the_clock_decides_does_not_wait_behind_a_dead_kernel(store: Store) -> None:
+    book = ASKS + CLOCK.removeprefix(OPEN).replace("deploy", "ship")
+    await asked_for(store, book)
+    for _ in range(3 * ASKED):
+        await submitted(store)
+    last = await submitted(store, task="ship")
+    kernel, after = HttpKernel(), None
+
+    # In the first pass it fails, and is then left alone.
+    for _ in range(2):
+        after = (await decide_held(store, "s", kernel, after=after)).next
+
+    assert (await now(store, last)).state is State.DENIED
+
+
+@pytest.mark.parametrize(("names", "batch"), [(2, 500), (1000, 2)])
+async def test_neither_many_rules_nor_jobs_that_cannot_be_ended_keep_others_from_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch, names: int, batch: int
+) -> None:
+    monkeypatch.setattr(admit, "NAMES", names)
+    monkeypatch.setattr(admit, "BATCH", batch)
+    rules = [DENIES.removeprefix(OPEN).replace("no", f"no{n}", 1) for n in range(5)]
+    rules = [rule.replace("deploy", f"deploy{n}") for n, rule in enumerate(rules)]
+    await store.apply_policy(OPEN + "".join(rules), actor="ann")
+    jobs = [await submitted(store, task=f"deploy{n}") for n in range(5)]
+    jobs += [await submitted(store, task="deploy0") for _ in range(2)]
+    stuck = {jobs[0].id, jobs[5].id}
+
+    def choose_denial(store: Store, name: str) -> Choose:
+        choose = deny.choose_denial(store, name)
+
+        async def choose_some(job: Job) -> Sequence[Command]:
+            if job.id in stuck:
+                raise ValueError("a bad job")
+            return await choose(job)
+
+        return choose_some
+
+    monkeypatch.setattr(admit, "choose_denial", choose_denial)
+    await deny_held(store, "s")
+
+    states = {(await now(store, job)).state for job in jobs if job.id not in stuck}
+    assert states == {State.DENIED}

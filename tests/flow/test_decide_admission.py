@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from holdfast.admission.book import Approval, Book, Constraints, Verdict
 from holdfast.admission.verdicts import Decision
@@ -20,13 +21,15 @@ from holdfast.flow.approve import approve
 from holdfast.flow.batch import Choose
 from holdfast.flow.hold import unhold
 from holdfast.lifecycle.commands import Command
-from holdfast.lifecycle.record import Job, JobId
-from holdfast.lifecycle.states import EventType, State
+from holdfast.lifecycle.record import Actor, Job, JobId
+from holdfast.lifecycle.states import EventType, Kind, Role, State
+from holdfast.lifecycle.submit import submit as decide_submit
 from holdfast.ports.kernel import STATE_NOTE, read_trouble
+from holdfast.ports.models import SubmitRefused, Submitted
 from holdfast.ports.store import Store
 from holdfast.queries.why import reasons as r
 from holdfast.services.external_kernel import FAILURES, HttpKernel
-from holdfast.testing.factories import CONTROL
+from holdfast.testing.factories import CONTROL, submission
 from holdfast.testing.store_actions import job_in
 from holdfast.webhooks.signature import check_signature
 from tests.flow.policies import DENIES, ONE, OPEN, TWO, person, submitted
@@ -453,3 +456,28 @@ async def test_neither_many_rules_nor_jobs_that_cannot_be_ended_keep_others_from
 
     states = {(await now(store, job)).state for job in jobs if job.id not in stuck}
     assert states == {State.DENIED}
+
+
+async def test_a_command_sent_again_after_the_rules_changed_is_the_same_job(store: Store) -> None:
+    body = b'{"type": "worker", "argv": ["make"]}'
+    asked = submission(task="worker", kind=Kind.COMMAND, body=body)
+    job = decide_submit(asked, Actor(Role.GATEWAY, "ann"))
+    other = submission(task="worker", kind=Kind.COMMAND, body=body.replace(b"make", b"rm"))
+    forged = decide_submit(other, Actor(Role.GATEWAY, "ann"))
+    event = replace(forged.event, id=job.event.id)
+    forged = replace(forged, event=event, record=replace(forged.record, id=job.record.id))
+    limits = OPEN + (
+        '[[rule]]\nid = "net"\nmatch = { kind = "command" }\nthen = "allow"\n'
+        'constrain = { network = "none" }\n'
+    )
+    await store.apply_policy(limits, actor="ann")
+    [first] = await store.submit([job])
+    assert isinstance(first, Submitted)
+    await store.apply_policy(OPEN, actor="ann")
+
+    [again] = await store.submit([job])
+    [refused] = await store.submit([forged])
+
+    assert isinstance(again, Submitted), again
+    assert again.job.id == first.job.id
+    assert isinstance(refused, SubmitRefused)

@@ -21,9 +21,10 @@ from holdfast.flow.approve import approve
 from holdfast.flow.batch import Choose
 from holdfast.flow.hold import unhold
 from holdfast.lifecycle.commands import Command
-from holdfast.lifecycle.record import Actor, Job, JobId
+from holdfast.lifecycle.record import Actor, Facts, Job, JobId
 from holdfast.lifecycle.states import EventType, Kind, Role, State
 from holdfast.lifecycle.submit import submit as decide_submit
+from holdfast.maintenance.verify import LedgerProblem, verify
 from holdfast.ports.kernel import STATE_NOTE, read_trouble
 from holdfast.ports.models import SubmitRefused, Submitted
 from holdfast.ports.store import Store
@@ -32,6 +33,7 @@ from holdfast.services.external_kernel import FAILURES, HttpKernel
 from holdfast.testing.factories import CONTROL, submission
 from holdfast.testing.store_actions import job_in
 from holdfast.webhooks.signature import check_signature
+from holdfast.wiring import Address, opened
 from tests.flow.policies import DENIES, ONE, OPEN, TWO, person, submitted
 from tests.queries.why.acts import ask
 
@@ -481,3 +483,33 @@ async def test_a_command_sent_again_after_the_rules_changed_is_the_same_job(stor
     assert isinstance(again, Submitted), again
     assert again.job.id == first.job.id
     assert isinstance(refused, SubmitRefused)
+
+
+# Not by the fixture, which verifies what a test leaves behind.
+async def test_verify_finds_a_job_that_was_judged_by_rules_that_are_in_no_book(
+    address: Address,
+) -> None:
+    async with opened(address) as store:
+        await _verify_rules(store)
+
+
+async def _verify_rules(store: Store) -> None:
+    await store.apply_policy(TWO, actor="ann")
+    approved = await submitted(store)
+    for name in ("ann", "bob"):
+        await approve(store, approved.id, person(name))
+    await store.apply_policy(DENIES, actor="ann")
+    denied = await submitted(store)
+    await deny_held(store, "s")
+    found: list[LedgerProblem] = []
+    await verify(store, on_problem=found.append)
+    assert found == []
+    await store.apply_policy(None, actor="ann")
+    job = decide_submit(submission(), Actor(Role.GATEWAY, "ann"))
+    facts = Facts(verdict="allow", rules="ab" * 32)
+    await store.submit([replace(job, event=replace(job.event, facts=facts))])
+
+    await verify(store, on_problem=found.append)
+
+    assert [(one.id, "missing" in one.text) for one in found] == [(job.record.id, True)]
+    assert (await now(store, denied)).state is State.DENIED

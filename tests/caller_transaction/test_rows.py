@@ -34,6 +34,8 @@ TABLES = {
     "marks": "SELECT DISTINCT id FROM marks ORDER BY id",
     "counts": "SELECT tenant, queue, state, sum(delta) FROM counts GROUP BY 1, 2, 3 ORDER BY 1, 2",
     "claims": "SELECT * FROM claims",
+    "policy_books": "SELECT * FROM policy_books",
+    "policy_events": "SELECT * FROM policy_events",
     "queues": "SELECT * FROM queues",
     "queue_events": "SELECT * FROM queue_events",
     "workers": "SELECT * FROM workers",

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from holdfast.admission.book import Approval, Book, Constraints, Verdict
 from holdfast.admission.verdicts import Decision
 from holdfast.errors import Forbidden, KernelUnavailable
+from holdfast.flow import admit, deny
+from holdfast.flow.admit import ASKS as ASKED
 from holdfast.flow.admit import admit_pending, decide_held, deny_held
 from holdfast.flow.approve import approve
+from holdfast.flow.batch import Choose
 from holdfast.flow.hold import unhold
-from holdfast.lifecycle.record import Job, JobId
-from holdfast.lifecycle.states import EventType, State
+from holdfast.lifecycle.commands import Command
+from holdfast.lifecycle.record import Actor, Facts, Job, JobId
+from holdfast.lifecycle.states import EventType, Kind, Role, State
+from holdfast.lifecycle.submit import submit as decide_submit
+from holdfast.maintenance.verify import LedgerProblem, verify
 from holdfast.ports.kernel import STATE_NOTE, read_trouble
+from holdfast.ports.models import SubmitRefused, Submitted
 from holdfast.ports.store import Store
 from holdfast.queries.why import reasons as r
 from holdfast.services.external_kernel import FAILURES, HttpKernel
-from holdfast.testing.factories import CONTROL
+from holdfast.testing.factories import CONTROL, submission
 from holdfast.testing.store_actions import job_in
 from holdfast.webhooks.signature import check_signature
+from holdfast.wiring import Address, opened
 from tests.flow.policies import DENIES, ONE, OPEN, TWO, person, submitted
 from tests.queries.why.acts import ask
 
@@ -404,3 +413,103 @@ async def test_a_kernel_that_keeps_failing_is_left_alone_but_for_one_probe(store
         await decide_held(store, "s", asks)
 
     assert (await now(store, job)).state is State.QUEUED
+
+
+async def test_what_the_clock_decides_does_not_wait_behind_a_dead_kernel(store: Store) -> None:
+    book = ASKS + CLOCK.removeprefix(OPEN).replace("deploy", "ship")
+    await asked_for(store, book)
+    for _ in range(3 * ASKED):
+        await submitted(store)
+    last = await submitted(store, task="ship")
+    kernel, after = HttpKernel(), None
+
+    # In the first pass it fails, and is then left alone.
+    for _ in range(2):
+        after = (await decide_held(store, "s", kernel, after=after)).next
+
+    assert (await now(store, last)).state is State.DENIED
+
+
+@pytest.mark.parametrize(("names", "batch"), [(2, 500), (1000, 2)])
+async def test_neither_many_rules_nor_jobs_that_cannot_be_ended_keep_others_from_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch, names: int, batch: int
+) -> None:
+    monkeypatch.setattr(admit, "NAMES", names)
+    monkeypatch.setattr(admit, "BATCH", batch)
+    rules = [DENIES.removeprefix(OPEN).replace("no", f"no{n}", 1) for n in range(5)]
+    rules = [rule.replace("deploy", f"deploy{n}") for n, rule in enumerate(rules)]
+    await store.apply_policy(OPEN + "".join(rules), actor="ann")
+    jobs = [await submitted(store, task=f"deploy{n}") for n in range(5)]
+    jobs += [await submitted(store, task="deploy0") for _ in range(2)]
+    stuck = {jobs[0].id, jobs[5].id}
+
+    def choose_denial(store: Store, name: str) -> Choose:
+        choose = deny.choose_denial(store, name)
+
+        async def choose_some(job: Job) -> Sequence[Command]:
+            if job.id in stuck:
+                raise ValueError("a bad job")
+            return await choose(job)
+
+        return choose_some
+
+    monkeypatch.setattr(admit, "choose_denial", choose_denial)
+    await deny_held(store, "s")
+
+    states = {(await now(store, job)).state for job in jobs if job.id not in stuck}
+    assert states == {State.DENIED}
+
+
+async def test_a_command_sent_again_after_the_rules_changed_is_the_same_job(store: Store) -> None:
+    body = b'{"type": "worker", "argv": ["make"]}'
+    asked = submission(task="worker", kind=Kind.COMMAND, body=body)
+    job = decide_submit(asked, Actor(Role.GATEWAY, "ann"))
+    other = submission(task="worker", kind=Kind.COMMAND, body=body.replace(b"make", b"rm"))
+    forged = decide_submit(other, Actor(Role.GATEWAY, "ann"))
+    event = replace(forged.event, id=job.event.id)
+    forged = replace(forged, event=event, record=replace(forged.record, id=job.record.id))
+    limits = OPEN + (
+        '[[rule]]\nid = "net"\nmatch = { kind = "command" }\nthen = "allow"\n'
+        'constrain = { network = "none" }\n'
+    )
+    await store.apply_policy(limits, actor="ann")
+    [first] = await store.submit([job])
+    assert isinstance(first, Submitted)
+    await store.apply_policy(OPEN, actor="ann")
+
+    [again] = await store.submit([job])
+    [refused] = await store.submit([forged])
+
+    assert isinstance(again, Submitted), again
+    assert again.job.id == first.job.id
+    assert isinstance(refused, SubmitRefused)
+
+
+# Not by the fixture, which verifies what a test leaves behind.
+async def test_verify_finds_a_job_that_was_judged_by_rules_that_are_in_no_book(
+    address: Address,
+) -> None:
+    async with opened(address) as store:
+        await _verify_rules(store)
+
+
+async def _verify_rules(store: Store) -> None:
+    await store.apply_policy(TWO, actor="ann")
+    approved = await submitted(store)
+    for name in ("ann", "bob"):
+        await approve(store, approved.id, person(name))
+    await store.apply_policy(DENIES, actor="ann")
+    denied = await submitted(store)
+    await deny_held(store, "s")
+    found: list[LedgerProblem] = []
+    await verify(store, on_problem=found.append)
+    assert found == []
+    await store.apply_policy(None, actor="ann")
+    job = decide_submit(submission(), Actor(Role.GATEWAY, "ann"))
+    facts = Facts(verdict="allow", rules="ab" * 32)
+    await store.submit([replace(job, event=replace(job.event, facts=facts))])
+
+    await verify(store, on_problem=found.append)
+
+    assert [(one.id, "missing" in one.text) for one in found] == [(job.record.id, True)]
+    assert (await now(store, denied)).state is State.DENIED

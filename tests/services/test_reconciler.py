@@ -7,14 +7,18 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from holdfast.errors import StoreUnavailable
+from holdfast.admission.book import Book
+from holdfast.admission.verdicts import Decision
+from holdfast.errors import BadPolicy, StoreUnavailable
+from holdfast.flow import admit
 from holdfast.flow.recover import Swept
+from holdfast.lifecycle.record import JobId
 from holdfast.lifecycle.states import EventType, Retention, State
 from holdfast.ports.models import Due
 from holdfast.ports.store import Store
@@ -23,6 +27,8 @@ from holdfast.telemetry import Meters
 from holdfast.testing.store_actions import job_in, stored
 from holdfast.wiring import opened, read_address
 from tests.flow.families import states, waiting_parent
+from tests.flow.policies import DENIES, OPEN, submitted
+from tests.flow.test_decide_admission import ASKS
 from tests.flow.test_recover import lost_run
 
 
@@ -197,3 +203,84 @@ async def test_the_command_ends_on_sigterm_after_its_sweep(store: Store, tmp_pat
     assert json.loads(line)["written"] == {"job_stalled": 1}
     process.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(process.wait(), 10) == 0
+
+
+async def until_swept(reconciler: Reconciler, times: int) -> None:
+    """Wait until it has swept so many times."""
+    async with asyncio.timeout(30):
+        while reconciler.sweeps < times:  # noqa: ASYNC110  it gives no signal
+            await asyncio.sleep(0.01)
+
+
+class Hanging:
+    """A kernel that never answers."""
+
+    def __init__(self) -> None:
+        """Nobody has asked it yet."""
+        self.asked = asyncio.Event()
+        self.left = False
+
+    async def ask(self, book: Book, variables: Mapping[str, Any], job: JobId) -> Decision:
+        """Wait until the asker gives up."""
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.left = True
+        raise AssertionError("unreachable")
+
+
+@pytest.mark.req("A13")
+async def test_a_kernel_that_hangs_stops_no_other_sweep_and_is_left_at_the_end(
+    store: Store,
+) -> None:
+    await store.apply_policy(ASKS, actor="ann")
+    held = await submitted(store)
+    kernel = Hanging()
+    reconciler = Reconciler(store, "r", tick_seconds=0.01, kernel=kernel)
+    running = asyncio.create_task(reconciler.run())
+    await asyncio.wait_for(kernel.asked.wait(), 30)
+    lost = await lost_run(store)
+
+    await until_swept(reconciler, reconciler.sweeps + 3)
+    assert (await store.get([lost.id]))[0] != lost
+    assert (await store.get([held.id]))[0] == held
+    reconciler.stop()
+    await asyncio.wait_for(running, 30)
+    assert kernel.left
+
+
+@pytest.mark.req("A13")
+async def test_a_policy_that_cannot_be_read_stops_nothing_that_does_not_need_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreadable(store: Store) -> None:
+        raise BadPolicy("expressions need the extra 'policy'")
+
+    await store.apply_policy(
+        ASKS + DENIES.removeprefix(OPEN).replace("deploy", "ship"), actor="ann"
+    )
+    waits, denied = await submitted(store), await submitted(store, task="ship")
+    # What a process lacks whose installation has no extra for expressions.
+    monkeypatch.setattr(admit, "current_book", unreadable)
+
+    await Reconciler(store, "r").sweep()
+
+    found = await store.get([waits.id, denied.id])
+    assert [job and job.state for job in found] == [State.PENDING, State.DENIED]
+
+
+@pytest.mark.req("A13")
+async def test_a_pass_that_admitted_is_followed_by_the_next_at_once(store: Store) -> None:
+    await store.apply_policy(DENIES, actor="ann")
+    job = await submitted(store)
+    reconciler = Reconciler(store, "r", tick_seconds=600)
+    running = asyncio.create_task(reconciler.run())
+
+    await until_swept(reconciler, 2)
+
+    reconciler.stop()
+    await asyncio.wait_for(running, 30)
+    [found] = await store.get([job.id])
+    assert found is not None
+    assert found.state is State.DENIED

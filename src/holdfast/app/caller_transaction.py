@@ -135,10 +135,14 @@ class Enlisting(HandleOwner):
         """
         if not self.is_judging:
             return jobs
-        store = await self.store()
-        if again and isinstance(store, Judging):
-            await store.read_policy()
-        judged = await store.judge(jobs) if isinstance(store, Judging) else jobs
+        judged: Sequence[NewJob] = jobs
+        # Whose role has the function alone cannot read a policy, nor can who has no other
+        # connection: where one is applied, the database refuses the jobs.
+        with suppress(StoreError):
+            store = await self.store()
+            if again and isinstance(store, Judging):
+                await store.read_policy()
+            judged = await store.judge(jobs) if isinstance(store, Judging) else jobs
         # Without a policy they are returned as they are. Once there is one, the database refuses.
         self.is_judging = judged is not jobs
         return list(judged)
@@ -146,9 +150,11 @@ class Enlisting(HandleOwner):
     async def _read_policy(self) -> None:
         """Read the policy again, so that the caller's next try is judged by the new one."""
         self.is_judging = True
-        store = await self.store()
-        if isinstance(store, Judging):
-            await store.read_policy()
+        # The refusal is the answer, also where the policy cannot be read.
+        with suppress(StoreError):
+            store = await self.store()
+            if isinstance(store, Judging):
+                await store.read_policy()
 
     def _read_terms_sync(self, connection: Any, calls: Sequence[Call]) -> PublishedTerms | None:
         named = self.builder.list_tasks_by_name(calls)

@@ -42,7 +42,7 @@ from holdfast.ports.uploads import OVER, READABLE, Upload, is_upload_id
 
 BATCH = 500
 NAMES = 1000
-"""Names of holds that one pass looks at: as many as there are rules that ask for people."""
+"""Names of holds that are read at once."""
 ASKS = 10
 """Jobs that an external kernel is asked about at once, and in one pass."""
 
@@ -98,10 +98,27 @@ async def admit_held(store: Store, upload: str, name: str) -> AdmitSweep:
 async def deny_held(store: Store, name: str) -> AdmitSweep:
     """End jobs that a rule denied at their birth, and that nobody has ended yet."""
     sweep = AdmitSweep()
-    for hold in await store.hold_names(DENIED_HOLD, limit=NAMES):
-        jobs = await store.held(hold, limit=BATCH)
-        await carry_out(store, jobs, choose_denial(store, name), sweep)
+    for hold in await _list_names(store, DENIED_HOLD):
+        after: JobId | None = None
+        while jobs := await store.held(hold, after=after, limit=BATCH):
+            if await carry_out(store, jobs, choose_denial(store, name), sweep):
+                break
+            # None of these could be ended: they must not keep the others from it.
+            after = jobs[-1].id
     return sweep
+
+
+async def _list_names(store: Store, prefix: str) -> list[str]:
+    """Return the names of all holds that start so: as many as there are rules that place them."""
+    names: list[str] = []
+    after: str | None = None
+    while True:
+        page = await store.hold_names(prefix, after=after, limit=NAMES)
+        names += page
+        if len(page) < NAMES:
+            break
+        after = page[-1]
+    return names
 
 
 async def expire_approvals(store: Store, name: str) -> AdmitSweep:
@@ -111,7 +128,7 @@ async def expire_approvals(store: Store, name: str) -> AdmitSweep:
     others are not read, however many there are.
     """
     sweep = AdmitSweep()
-    names = await store.hold_names(APPROVAL_HOLD, limit=NAMES)
+    names = await _list_names(store, APPROVAL_HOLD)
     limited = [one for one in names if (read := read_approval(one)) and read.seconds]
     if not limited:
         return sweep
@@ -171,9 +188,12 @@ async def decide_held(
     kernel: ExternalKernel | None,
     *,
     after: JobId | None = None,
-    limit: int = ASKS,
+    limit: int = BATCH,
 ) -> AdmitSweep:
-    """Decide on jobs that the rules left open at their birth, some of them in each pass."""
+    """Decide on jobs that the rules left open at their birth, some of them in each pass.
+
+    A kernel is asked about `ASKS` of them; those that the clock decides on do not wait for it.
+    """
     sweep = AdmitSweep()
     found = await store.held(POLICY_HOLD, after=after, limit=limit)
     if len(found) == limit:
@@ -197,7 +217,13 @@ async def decide_held(
                 return job.id, follow_decision(job, first, answer, actor, now)
         return job.id, ()
 
-    commands = dict(await asyncio.gather(*map(look, jobs)))
+    commands: dict[JobId, Sequence[c.Command]] = {}
+    for start in range(0, len(jobs), ASKS):
+        some = jobs[start : start + ASKS]
+        commands |= dict(await asyncio.gather(*map(look, some)))
+        if state.was_asked and len(jobs) > start + ASKS:
+            jobs, sweep.next = jobs[: start + ASKS], some[-1].id
+            break
 
     async def choose(job: Job) -> Sequence[c.Command]:
         return commands[job.id]

@@ -52,6 +52,11 @@ class KernelState:
         self._last: KernelUnavailable | None = None
         self._answered = False
 
+    @property
+    def was_asked(self) -> bool:
+        """Whether the kernel was really asked: not if it is left alone for a while."""
+        return self._answered or self.failed > 0
+
     def fail(self, error: KernelUnavailable) -> None:
         """Take note that the kernel did not decide."""
         self.failed, self._last = self.failed + error.tries, error

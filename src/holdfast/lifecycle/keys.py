@@ -11,9 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 from uuid import UUID
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from holdfast.lifecycle.record import Draft, Job, JobId, Key, LoggedEvent, NewJob
+from holdfast.lifecycle.command_spec import CommandSpec
+from holdfast.lifecycle.record import Draft, DraftEvent, Job, JobId, Key, LoggedEvent, NewJob
 from holdfast.lifecycle.states import KeyKind, Retention
 from holdfast.lifecycle.submission import Submission, content_digest
 
@@ -21,6 +24,8 @@ KeyName: TypeAlias = tuple[str, int, str]
 """A key as a store finds it: tenant, kind, key."""
 
 _UNTIL_CLEANED = KeyKind.CLIENT_JOB_ID.code | KeyKind.DEDUPE.code
+_NETWORK = "network"
+"""How `Facts.asked` names the limit that changes a body."""
 _BODY_MUST_MATCH = {
     KeyKind.JOB_ID.code: ("key_conflict", "job_id"),
     KeyKind.REQUEST_ID.code: ("request_id_reused", "request_id"),
@@ -241,10 +246,29 @@ def judge_known(job: NewJob, first: LoggedEvent | None) -> KeyRefusal | None:
     `first` is the first event of the existing job. None: it is this very submit.
     """
     mine = job.event
-    if first and (first.digest, first.request_id) == (mine.digest, mine.request_id):
+    if first and first.request_id == mine.request_id and _is_same_body(first, mine):
         return None
     return KeyRefusal(
         code="key_conflict",
         message=f"the id {job.record.id} belongs to another job; use a new one",
         holder=job.record.id,
     )
+
+
+def _is_same_body(first: LoggedEvent, mine: DraftEvent) -> bool:
+    """Return whether two bodies are the same but for the network, where rules have limited it.
+
+    Other rules may be applied by now, so one body may be limited and the other not.
+    """
+    if first.digest == mine.digest:
+        return True
+    limited = any(_NETWORK in (event.facts.asked or ()) for event in (first, mine))
+    asked = _without_network(mine.body) if limited else None
+    return asked is not None and asked == _without_network(first.body)
+
+
+def _without_network(body: bytes | None) -> CommandSpec | None:
+    try:
+        return replace(msgspec.json.decode(body or b"null", type=CommandSpec), network=None)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

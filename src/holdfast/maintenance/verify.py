@@ -65,6 +65,7 @@ async def verify(
 
     for text in (*await store.dictionary_problems(), *await store.side_problems()):
         found(None, text)
+    books = _Books(store)
     check = AnchorCheck(store, anchored or iter(()))
     started = await store.clock()
     counts = await store.counts()
@@ -80,7 +81,7 @@ async def verify(
         report.events += len(entry.events)
         report.erased += sum(map(_is_erased, entry.events))
         problems, job = _judge_entry(entry)
-        for text in problems:
+        for text in (*problems, *await books.problems(entry)):
             found(entry.id, text)
         recount = _add_to_recount(recount, job, started.now)
         if progress is not None:
@@ -91,6 +92,24 @@ async def verify(
         for text in _summary_problems(counts, recount):
             found(None, text)
     return report
+
+
+class _Books:
+    """Whether the rules are there that jobs name as those that judged them at their birth."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: tuple[str | None, bool] = (None, True)
+        """The last digest, and whether it is there: jobs that follow each other share it."""
+
+    async def problems(self, entry: LedgerEntry) -> list[str]:
+        """Return what is wrong with the rules that a job names."""
+        rules = entry.events[0].facts.rules if entry.events else None
+        if rules is None:
+            return []
+        if rules != self._seen[0]:
+            self._seen = rules, await self._store.policy_book(rules) is not None
+        return [] if self._seen[1] else [f"rev 1: was judged by rules {rules:.12} that are missing"]
 
 
 def _add_to_recount(recount: Summary | None, job: Job | None, started: int) -> Summary | None:

@@ -5,10 +5,11 @@ It keeps nothing between two sweeps, so it can be killed at any moment: what it 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadPolicy, HoldfastError
 from holdfast.flow.admit import (
     AdmitSweep,
     admit_pending,
@@ -39,6 +40,8 @@ FORGET_EVERY = 300
 """Sweeps between two that drop names which no job has any more."""
 FOLD_EVERY = 30
 """Sweeps between two that fold the summaries."""
+KERNEL_SECONDS = 1.0
+"""How long a sweep waits for an external kernel; its answers are taken by a later one."""
 LOOK_EVERY = 60
 """Sweeps between two that look at families which are not marked."""
 
@@ -81,10 +84,23 @@ class Reconciler(Loop):
         self._decided_to: JobId | None = None
         """The last job that the rules were asked about again, likewise."""
         self._kernel = kernel
+        self._deciding: asyncio.Task[AdmitSweep] | None = None
+        """Decisions that are under way."""
 
     async def _sweep(self) -> float:
+        before = self.written
+        report = await self.sweep()
         # A sweep that wrote may have left more: sweep again at once.
-        return 0.0 if (await self.sweep()).written else self._tick
+        return 0.0 if report.written or self.written > before else self._tick
+
+    async def run(self) -> None:
+        """Run until stopped; a kernel that was asked is not waited for any more then."""
+        try:
+            await super().run()
+        finally:
+            if self._deciding is not None:
+                self._deciding.cancel()
+                await asyncio.gather(self._deciding, return_exceptions=True)
 
     async def sweep(self) -> Swept:
         """Do once what is due."""
@@ -132,17 +148,33 @@ class Reconciler(Loop):
     async def _admit(self) -> None:
         """Move pending jobs past the gates that let them through, and end those that none will.
 
-        The external kernel comes last: it may let this wait.
+        A policy that cannot be read here stops what needs it, and no other sweep.
         """
         store, name = self._store, self._actor.name
-        report = await admit_pending(store, name, after=self._admitted_to)
-        self._admitted_to = report.next
-        self._note_admissions(report)
+        for step in (self._admit_next, self._decide_next):
+            try:
+                await step()
+            except BadPolicy as error:
+                log.error("the policy cannot be read by this process: %s", error)
         self._note_admissions(await deny_held(store, name))
         self._note_admissions(await expire_approvals(store, name))
-        report = await decide_held(store, name, self._kernel, after=self._decided_to)
-        self._decided_to = report.next
+
+    async def _admit_next(self) -> None:
+        report = await admit_pending(self._store, self._actor.name, after=self._admitted_to)
+        self._admitted_to = report.next
         self._note_admissions(report)
+
+    async def _decide_next(self) -> None:
+        """Decide on what the rules left open; the other sweeps do not wait for a slow kernel."""
+        if self._deciding is None:
+            found = decide_held(self._store, self._actor.name, self._kernel, after=self._decided_to)
+            self._deciding = asyncio.create_task(found)
+        await asyncio.wait([self._deciding], timeout=KERNEL_SECONDS)
+        if self._deciding.done():
+            done, self._deciding = self._deciding, None
+            report = await done
+            self._decided_to = report.next
+            self._note_admissions(report)
 
     def _note_admissions(self, report: AdmitSweep) -> None:
         self.written += report.written

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
+from holdfast.errors import BadPolicy, StoreError
 from holdfast.lifecycle.clock import ClockWatch
 from holdfast.lifecycle.payload import check_text
 from holdfast.lifecycle.record import Change, Job, JobId, NewJob
@@ -79,7 +81,10 @@ class PostgresStore(SharedLedger, SharedDirectory, SharedUploads, SharedMaintena
         await self._connections.open()
         try:
             await self._check_schema()
-            await read_policy(self._session)
+            # Who may not read it, or cannot, submits nothing that it would have to judge: the
+            # database refuses that. All else works.
+            with suppress(StoreError, BadPolicy):
+                await read_policy(self._session)
         except BaseException:
             await self._connections.close()
             raise

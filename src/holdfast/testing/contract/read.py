@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from holdfast.errors import BadData
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.derive import derive
-from holdfast.lifecycle.record import JobId, LoggedEvent
-from holdfast.lifecycle.states import LIVE, TERMINAL, EventType, Letter, Link, State
+from holdfast.lifecycle.record import Actor, JobId, LoggedEvent
+from holdfast.lifecycle.states import LIVE, TERMINAL, EventType, Letter, Link, Role, State
 from holdfast.lifecycle.times import After
 from holdfast.lifecycle.transitions import REQUESTED
 from holdfast.ports.models import EventQuery, Query
@@ -117,6 +117,10 @@ class ReadContract:
                 State.RUNNING,
                 c.RequestCancel(actor=actor, request_id="r"),
             ),
+            EventType.APPROVED: (
+                State.PENDING,
+                c.Approve(actor=actor, hold="approval:r/1/0", request_id="r"),
+            ),
             EventType.CANCELLED: (away, c.Cancel(actor=actor, request_id="r")),
             EventType.SIGNAL_RECEIVED: (away, c.SignalJob(actor=actor, name="go", request_id="r")),
             EventType.REDRIVEN: (State.DEAD_LETTERED, c.Redriven(actor=actor, request_id="r")),
@@ -130,6 +134,9 @@ class ReadContract:
         job = await job_in(store, state)
         if type_ is EventType.UNHELD:
             job = await do(store, job, c.Hold(actor=actor, hold="held"))
+        if type_ is EventType.APPROVED:
+            scheduler = Actor(Role.SCHEDULER, "s")
+            job = await do(store, job, c.Hold(actor=scheduler, hold="approval:r/1/0"))
         job = await do(store, job, command)
         found = await store.request_event(job.id, "r")
         assert found is not None

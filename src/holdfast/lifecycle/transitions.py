@@ -209,8 +209,10 @@ BACKDATED = EVENTS[_O.START]
 """The events whose time may lie before their writing: a start may be folded into a later commit."""
 ORDINARY = EVENTS[_O.START] | EVENTS[_O.COMPLETE] | EVENTS[_O.PROGRESS] | EVENTS[_O.HEARTBEAT]
 """The events of nearly every commit: without facts they change no column but those of a run."""
-APPROVALS, HOLDS = EVENTS[_O.APPROVE], EVENTS[_O.HOLD]
-"""The events of people who approved a job, and those that placed holds on it."""
+APPROVALS, HOLDS, DENIALS = EVENTS[_O.APPROVE], EVENTS[_O.HOLD], EVENTS[_O.DENY]
+"""The events of people who approved a job, those that placed holds on it, and that denied it."""
+DECISIONS = HOLDS | DENIALS | EVENTS[_O.ADMIT]
+"""The events that may have what rules decided on a job after its birth."""
 CLAIM_EVENT, CLAIM_TARGET = EventType.CLAIMED, TARGETS[_O.CLAIM]
 """The edge that stores apply themselves, in the claim statement."""
 

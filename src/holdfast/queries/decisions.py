@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.record import JobId, LoggedEvent
 from holdfast.lifecycle.submission import HOLDS_LIMIT
+from holdfast.lifecycle.transitions import APPROVALS, DECISIONS, DENIALS
 from holdfast.ports.store import Jobs
 
 DENY = "deny"
-_TYPES = c.Hold.events() | c.Admit.events() | c.Deny.events() | c.Approve.events()
+_TYPES = DECISIONS | APPROVALS
 
 
 class RecordedDecision(Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ async def read_judgement(store: Jobs, id: JobId) -> Judgement:
         approvals=[
             GivenApproval(by=one.actor, at=one.at, reason=one.reason)
             for one in later
-            if c.written_by(one, c.Approve)
+            if one.type in APPROVALS
         ],
     )
 
@@ -77,7 +77,7 @@ async def read_judgement(store: Jobs, id: JobId) -> Judgement:
 def _list_decisions(events: list[LoggedEvent]) -> Iterator[RecordedDecision]:
     for event in events:
         facts = event.facts
-        verdict = DENY if c.written_by(event, c.Deny) else facts.verdict
+        verdict = DENY if event.type in DENIALS else facts.verdict
         if verdict is not None:
             yield RecordedDecision(
                 rev=event.rev,

@@ -96,7 +96,7 @@ def test_every_random_life_is_sound(history: History) -> None:
 @pytest.mark.req("B3", "B4", "B28", "C1", "E1")
 def test_a_great_many_random_lives_are_sound_and_together_take_every_legal_edge() -> None:
     taken = set()
-    for history in random_histories(MANY, seed=22, max_commands=40):
+    for history in random_histories(MANY, seed=7, max_commands=40):
         assert problems(history) == [], history.events
         taken |= {(event.type, event.from_state, event.to_state) for event in history.events}
 

@@ -109,6 +109,9 @@ def meters() -> Meters:
     meters.swept(Swept(expired=2, lost=1))
     meters.sweep_failed()
     meters.lagged(0.25)
+    meters.bus.receive("results", 2)
+    meters.bus.refuse("results", "unknown")
+    meters.bus.send("delivered", 2)
     meters.in_flight, meters.prefetched, meters.unkillable = 11, 12, 13
     meters.pulse("loop", limit_seconds=5)
     return meters

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
+from holdfast.admission.book import book_digest
 from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.record import NewJob
 from holdfast.lifecycle.states import Kind, Link, Priority
@@ -56,6 +57,7 @@ TABLES = {
     "upload_jobs": "SELECT * FROM upload_jobs",
     "meta": "SELECT * FROM meta WHERE key <> 'sealing_log' ORDER BY key",
 }
+RULES = 'version = 1\ndefault = "allow"\n'
 STILL = (
     "CREATE OR REPLACE FUNCTION holdfast_now() RETURNS bigint LANGUAGE sql VOLATILE AS "
     "$$ SELECT 1800000000000000 $$"
@@ -142,8 +144,11 @@ def all_kinds() -> list[NewJob]:
 async def test_the_rows_are_those_of_a_plain_submit_column_by_column(
     pair: Pair, sealing: bool
 ) -> None:
-    await pair.store.set_sealing(sealing)
-    await pair.mirror.set_sealing(sealing)
+    for store in (pair.store, pair.mirror):
+        await store.set_sealing(sealing)
+        # The rules that a birth names have to be there; applied, they would judge it again.
+        await store.apply_policy(RULES, actor="test")
+        await store.apply_policy(None, actor="test")
     plain, enlisted = await pair.submit(all_kinds())
 
     assert plainly(plain) == plainly(enlisted)
@@ -153,7 +158,7 @@ async def test_the_rows_are_those_of_a_plain_submit_column_by_column(
 def judged(new: NewJob) -> NewJob:
     """Return the birth with all facts that a verdict leaves in it."""
     facts = replace(
-        new.event.facts, verdict="approve", rule="two", rules="ab" * 32,
+        new.event.facts, verdict="approve", rule="two", rules=book_digest(RULES),
         asked={"cpus": None, "timeout_seconds": 1.5}, decided_by="kernel",
     )  # fmt: skip
     return replace(new, event=replace(new.event, facts=facts))

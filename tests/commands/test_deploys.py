@@ -6,6 +6,7 @@ group of its unit. Containers and their monitors have left that group.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import pytest
 from holdfast.lifecycle.states import State
 from tests.commands.support import RUNS, CommandPlace, gone, killed, processes_of, runs
 from tests.runners.hosts import CGROUPS
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.parametrize("runner", ["podman"], indirect=True),
@@ -72,7 +74,13 @@ async def test_a_kill_of_the_whole_unit_leaves_containers_running_and_they_are_a
     count = "echo ready; for n in $(seq 40); do echo $n; sleep 0.1; done; exit 5"
     job = await place.submit(RUNS + count)
     await place.running(job)
-    assert process.pid in unit.processes()
+    # The call that started it has returned: with it, what watches the container would die.
+    await asyncio.to_thread(
+        wait_until,
+        lambda: unit.processes() == {process.pid},
+        "the start to be done",
+        limit_seconds=60,
+    )
     unit.kill()
     assert await gone(process) == -signal.SIGKILL
     assert processes_of(job)

@@ -248,7 +248,7 @@ async def _end_elsewhere(place: CommandPlace, job: JobHandle[Any]) -> None:
 async def test_a_command_that_ended_in_time_without_a_worker_is_not_timed_out(
     place: CommandPlace,
 ) -> None:
-    job = await place.submit(RUNS + "echo ready; sleep 0.3; exit 0", timeout_seconds=3)
+    job = await place.submit(RUNS + "echo ready; sleep 0.3; exit 0", timeout_seconds=8)
     await _lose_worker(place, job)
     await place.passed((await place.read(job)).timeout_at)
     assert not processes_of(job)

@@ -78,7 +78,8 @@ async def test_a_cancel_ends_a_command_only_once_it_is_dead(place: CommandPlace,
 async def test_a_time_limit_ends_a_command_whatever_code_it_ends_with(place: CommandPlace) -> None:
     async with place.worker():
         commands = (DEAF, HANDLES.format(3), HANDLES.format(0))
-        jobs = [await place.submit(command, timeout_seconds=1) for command in commands]
+        # Enough for three boxes to start at once, and to say how they take a signal.
+        jobs = [await place.submit(command, timeout_seconds=6) for command in commands]
         records = [await place.ended(job) for job in jobs]
     assert {record.state for record in records} == {State.TIMED_OUT}
     assert [record.exit_code for record in records] == [137, 3, 0]

@@ -122,7 +122,7 @@ async def test_a_command_that_failed_or_was_stopped_has_its_outputs_too(
 ) -> None:
     async with place.worker():
         failed = await place.submit(LEAVES + "exit 3")
-        late = await place.submit(LEAVES + "sleep 1000", timeout_seconds=1)
+        late = await place.submit(LEAVES + "sleep 1000", timeout_seconds=6)
         cancelled = await place.submit(LEAVES + "sleep 1000")
         await place.running(cancelled)
         await cancelled.cancel()
@@ -181,7 +181,7 @@ class TestWhileBlobsAreAway:
     ) -> None:
         async with place.worker():
             gate().closed = True
-            job = await place.submit(LEAVES, timeout_seconds=2)
+            job = await place.submit(LEAVES, timeout_seconds=5)
             await keeping(gate())
             await job.cancel(hard=True)
             await place.passed((await place.read(job)).timeout_at)

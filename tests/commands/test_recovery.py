@@ -172,7 +172,7 @@ async def test_an_adopted_job_whose_cancel_was_requested_is_cancelled_whatever_i
 @PODMAN
 @pytest.mark.req("D6")
 async def test_the_time_limit_is_kept_across_an_adoption(place: CommandPlace) -> None:
-    job = await place.submit(RUNS + "echo ready; sleep 60", timeout_seconds=3)
+    job = await place.submit(RUNS + "echo ready; sleep 60", timeout_seconds=8)
     before = await lose_worker(place, job)
     async with place.worker():
         record = await place.ended(job)

@@ -56,6 +56,7 @@ def sheets(results: Results) -> Iterator[Sheet]:
         commands_sheet,
         blobs_sheet,
         policy_sheet,
+        bus_sheet,
     ):
         sheet = make(measured, sqlite)
         if sheet.rows:
@@ -368,6 +369,35 @@ def policy_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
         ],
         note="Batches of 500 jobs in one process, in turn with and without a policy. It has 100 "
         "structured rules and 5 expressions, and none of them matches.",
+    )
+
+
+def bus_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
+    """Show jobs over a bridge beside a bare loop."""
+    spots = [
+        Spot(measured, "bus", variant, name)
+        for variant in measured.variants("bus")
+        for name in measured.contenders("bus", variant)
+    ]
+    return Sheet(
+        title="Jobs over the bus",
+        headings=(
+            *("condition", "contestant", "rounds", "jobs per second"),
+            *("bare loop, packets per second", "of the bare loop (range)"),
+        ),
+        rows=[
+            (
+                *(spot.variant, spot.contestant),
+                rounds(spot.figure("of_bare")),
+                spot.median("rate", _whole),
+                spot.median("bare_rate", _whole),
+                ranged(spot.figure("of_bare"), "{:.2f}"),
+            )
+            for spot in spots
+        ],
+        note="From a client's packet to the record of a worker's result. Client, bridge and worker "
+        "share one process, and so do client, relay and worker of the bare loop, which sends "
+        "packets of the same size with the same signatures and keeps nothing.",
     )
 
 

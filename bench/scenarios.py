@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from bench import blobs, boxes, cells, http, policy
+from bench import blobs, boxes, bus, cells, http, policy
 from bench.cells import Cell
 from bench.contestants import HOLDFAST, HOLDFAST_SQLITE, STORE, STORE_SQLITE, Contestant
 from bench.figures import Measured
@@ -47,6 +47,7 @@ class Scale(Struct, frozen=True, kw_only=True):
     commands: boxes.Scale = boxes.Scale()
     blobs: blobs.Scale = blobs.Scale()
     policy: policy.Scale = policy.Scale()
+    bus: bus.Scale = bus.Scale()
 
 
 QUICK = Scale(
@@ -69,6 +70,7 @@ QUICK = Scale(
     commands=boxes.QUICK,
     blobs=blobs.QUICK,
     policy=policy.QUICK,
+    bus=bus.QUICK,
 )
 
 
@@ -277,6 +279,11 @@ def judged(field: Field) -> Iterator[Cell]:
     yield from policy.cells(field.named(HOLDFAST, HOLDFAST_SQLITE), field.scale.policy)
 
 
+def over_a_bus(field: Field) -> Iterator[Cell]:
+    """List jobs over a bridge, beside a loop that relays their packets."""
+    yield from bus.cells(field.named(HOLDFAST, HOLDFAST_SQLITE), field.scale.bus)
+
+
 def _with_workers(field: Field) -> Iterator[Contestant]:
     for one in field.contestants:
         if one.first and one.name not in (STORE, STORE_SQLITE):
@@ -309,6 +316,7 @@ SCENARIOS: dict[str, Callable[[Field], Iterator[Cell]]] = {
     "commands": commands,
     "blobs": kept_blobs,
     "policy": judged,
+    "bus": over_a_bus,
 }
 GROWTH_ROUNDS = 3
 """At most: a round of it takes as long as many of the others."""

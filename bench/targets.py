@@ -259,6 +259,12 @@ def _targets() -> Iterator[Target]:
         below=True,
         unit="µs",
     )
+    yield Target(
+        measure="jobs over the bus vs a bare loop with the same signatures, SQLite",
+        must=0.6,
+        stretch=None,
+        find=of_scenario("bus", HOLDFAST_SQLITE, "", "of_bare"),
+    )
     for contestant, engine in ((HOLDFAST, "PostgreSQL"), (HOLDFAST_SQLITE, "SQLite")):
         yield Target(
             measure=f"100 concurrent single submits vs one by one, {engine}",

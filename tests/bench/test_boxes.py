@@ -10,37 +10,17 @@ import pytest
 from bench import boxes
 from bench.boxes import Scale
 from bench.cells import Cell
-from bench.contestants import HOLDFAST_SQLITE, own
-from bench.figures import Measured, Measurement
-from bench.places import SqliteEngine
+from bench.contestants import HOLDFAST_SQLITE
 from bench.protocol import Unsupported
 from bench.report import commands_sheet
-from bench.targets import TARGETS, Verdict, judge
+from tests.support.measured_cells import judge_known, list_ours, measure_on_sqlite
 from tests.support.waiting import wait_until
 
 SMALL = Scale(samples=2, recovered=2)
 
 
 def _cells() -> list[Cell]:
-    ours = [one for one in own() if one.name == HOLDFAST_SQLITE]
-    return list(boxes.cells(ours, SMALL))
-
-
-def _measured(cell: Cell) -> Measured:
-    with SqliteEngine() as engine, engine.place() as place:
-        [finding] = cell.measure(cell, place)
-    return Measured(
-        [
-            Measurement(
-                scenario=cell.scenario,
-                variant=cell.variant,
-                contender=cell.contestant.name,
-                round=0,
-                jobs=finding.jobs or cell.jobs,
-                values=finding.values,
-            )
-        ]
-    )
+    return list(boxes.cells(list_ours(), SMALL))
 
 
 @pytest.mark.live
@@ -49,11 +29,10 @@ def _measured(cell: Cell) -> Measured:
 def test_each_measurement_of_commands_is_judged_and_leaves_nothing(cell: Cell) -> None:
     before = _groups()
     try:
-        measured = _measured(cell)
+        measured = measure_on_sqlite(cell)
     except Unsupported as reason:
         pytest.skip(str(reason))
-    judged = [judge(target, measured) for target in TARGETS]
-    known = [one for one in judged if one.verdict is not Verdict.UNKNOWN]
+    known = judge_known(measured)
     assert len(known) == 1
     assert known[0].measure.endswith(", SQLite")
     [row] = commands_sheet(measured, frozenset()).rows
@@ -71,5 +50,5 @@ def test_without_podman_containers_are_not_measured(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", os.devnull)
     cell = _cells()[0]
     assert cell.task == "podman"
-    with SqliteEngine() as engine, engine.place() as place, pytest.raises(Unsupported):
-        cell.measure(cell, place)
+    with pytest.raises(Unsupported):
+        measure_on_sqlite(cell)

@@ -18,6 +18,7 @@ from holdfast.ports.store import Store
 from holdfast.services.bus_bridge.cancels import Cancels
 from holdfast.services.bus_bridge.dispatch import Dispatcher
 from holdfast.services.bus_bridge.intake import Intake
+from holdfast.services.bus_bridge.known_jobs import KnownJobs
 from holdfast.services.bus_bridge.leases import LeaseLoop, Leases
 from holdfast.services.bus_bridge.listeners import Listeners
 from holdfast.services.bus_bridge.publish import Publisher
@@ -102,14 +103,15 @@ class BusBridge:
     def _make_parts(self) -> tuple[Leases, Publisher, list[Intake], list[Loop]]:
         parts = self._parts
         refusals = Refusals(self.meters, parts.settings.name)
-        cancels = Cancels(parts, refusals)
+        known = KnownJobs(parts)
+        cancels = Cancels(parts, refusals, known)
         leases = Leases(parts, cancels)
         # Set when a job came, a job ended, or a worker listens again.
         look = asyncio.Event()
         listeners = Listeners(look.set)
-        dispatcher = Dispatcher(parts, self._turn, listeners, leases, look)
+        dispatcher = Dispatcher(parts, self._turn, listeners, known, leases, look=look)
         submits = Submits(parts, refusals, look.set)
-        results = Results(parts, refusals, leases, look.set)
+        results = Results(parts, refusals, known, leases, look.set)
         intakes = [
             Intake(parts, BusChannel.SUBMIT, submits.handle, refusals, kept=True),
             Intake(parts, BusChannel.RESULT, results.handle, refusals, kept=True),

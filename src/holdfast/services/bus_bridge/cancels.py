@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from time import monotonic
 
 from holdfast.buses.cap import SUBJECTS, write_cancel
-from holdfast.errors import BadData, HoldfastError, StoreError
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.flow.cancel import cancel
-from holdfast.lifecycle.payload import TEXT_LIMIT, check_text
+from holdfast.lifecycle.payload import TEXT_LIMIT
 from holdfast.lifecycle.record import Actor, Job, JobId
-from holdfast.lifecycle.states import CancelMode, KeyKind, Role
+from holdfast.lifecycle.states import CancelMode, Role
 from holdfast.ports.bus import BusChannel, BusWord, CancelOrder, Delivery, Outgoing
 from holdfast.queries.error_reports import writable
+from holdfast.services.bus_bridge.known_jobs import KnownJobs
 from holdfast.services.bus_bridge.refusals import Refusals
 from holdfast.services.bus_bridge.settings import BridgeParts
 from holdfast.worker_protocol.bus_reports import BusCancelled
@@ -26,10 +27,11 @@ _REASON = "cancel requested"
 class Cancels:
     """Carries cancels both ways."""
 
-    def __init__(self, parts: BridgeParts, refusals: Refusals) -> None:
+    def __init__(self, parts: BridgeParts, refusals: Refusals, known: KnownJobs) -> None:
         self._parts = parts
         self._settings = parts.settings
         self._refusals = refusals
+        self._known = known
         self._asked: dict[tuple[JobId, int], float] = {}
         """When each was first seen here, by the monotonic clock; only of jobs that are owned."""
         self._sent: set[tuple[JobId, int]] = set()
@@ -71,8 +73,7 @@ class Cancels:
             await self._cancel(word)
 
     async def _cancel(self, order: CancelOrder) -> None:
-        id_ = await self._find(order.job_id)
-        [job] = [None] if id_ is None else await self._parts.store.get([id_])
+        [job] = await self._known.find([order.job_id])
         if job is None or not self._settings.is_own(job):
             self._refusals.add(BusChannel.CANCEL, "unknown_job", f"{order.sender}: {order.job_id}")
             return
@@ -86,10 +87,3 @@ class Cancels:
             self._refusals.add(BusChannel.CANCEL, error.code, str(error))
         else:
             self._parts.meters.bus.apply(BusChannel.CANCEL)
-
-    async def _find(self, job_id: str) -> JobId | None:
-        try:
-            check_text(job_id, "job_id")
-        except BadData:
-            return None
-        return await self._parts.store.look_up(self._settings.tenant, KeyKind.JOB_ID, job_id)

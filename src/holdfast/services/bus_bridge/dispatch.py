@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
+
+from msgspec import Struct
 
 from holdfast.admission.topics import Route
 from holdfast.buses.cap import PACKET_BYTES, Dispatch, write_dispatch
@@ -15,10 +17,11 @@ from holdfast.crash_points import reach
 from holdfast.ids import mint_request
 from holdfast.lifecycle.lease import shortest_grant
 from holdfast.lifecycle.payload import decode_body
-from holdfast.lifecycle.states import CLAIMABLE, Kind
+from holdfast.lifecycle.states import CLAIMABLE, OWNED, Kind
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports.bus import Delivery, Outgoing
 from holdfast.ports.models import Claimed, ClaimRequest
+from holdfast.services.bus_bridge.known_jobs import KnownJobs
 from holdfast.services.bus_bridge.leases import Leases
 from holdfast.services.bus_bridge.listeners import Listeners
 from holdfast.services.bus_bridge.settings import BridgeParts
@@ -41,6 +44,13 @@ _RELEASED = {
 }
 
 
+class _Load(Struct):
+    """How many jobs of a topic are due or soon, and how many are out."""
+
+    waiting: int = 0
+    out: int = 0
+
+
 class Dispatcher(Loop):
     """Sends due jobs to the bus."""
 
@@ -49,7 +59,9 @@ class Dispatcher(Loop):
         parts: BridgeParts,
         turn: DispatchTurn,
         listeners: Listeners,
+        known: KnownJobs,
         leases: Leases,
+        *,
         look: asyncio.Event,
     ) -> None:
         super().__init__(
@@ -63,6 +75,7 @@ class Dispatcher(Loop):
         self._settings = parts.settings
         self._turn = turn
         self._listeners = listeners
+        self._known = known
         self._leases = leases
         self._look = look
         self._announced_at = -ANNOUNCE_SECONDS
@@ -70,36 +83,43 @@ class Dispatcher(Loop):
 
     async def _pass(self) -> float:
         self._look.clear()
+        connected = self._parts.bus.connected
+        # Before the counts: another bridge may have sent until now.
+        ours = connected and await self._turn.take()
         topics = await self._find_topics()
         await self._announce(topics)
-        if not self._parts.bus.connected:
+        if not connected:
             return AWAY_SECONDS
-        if not await self._turn.take():
+        if not ours:
             return IDLE_SECONDS
         sent = await self._send_due(topics)
         if not sent:
             await self._wait(topics)
         return 0.0
 
-    async def _wait(self, topics: dict[str, int]) -> None:
+    async def _wait(self, topics: Mapping[str, _Load]) -> None:
         names = tuple(topics) or ("",)
         await wait_for_first(
             self._look.wait(), self._parts.store.wake_up(names, limit_seconds=IDLE_SECONDS)
         )
 
-    async def _find_topics(self) -> dict[str, int]:
-        """Return the topics that have jobs which are not out, and those that are known by name."""
-        found = {topic: 0 for topic in self._settings.topics.routes if self._is_plain(topic)}
+    async def _find_topics(self) -> dict[str, _Load]:
+        """Return the topics that have live jobs, and those that are known by name."""
+        found = {topic: _Load() for topic in self._settings.topics.routes if self._is_plain(topic)}
         for count in await self._parts.store.counts(self._settings.tenant):
-            if count.state in CLAIMABLE and self._settings.route(count.queue) is not None:
-                found[count.queue] = found.get(count.queue, 0) + count.jobs
+            if count.state in CLAIMABLE | OWNED and self._settings.route(count.queue) is not None:
+                load = found.setdefault(count.queue, _Load())
+                if count.state in OWNED:
+                    load.out += count.jobs
+                else:
+                    load.waiting += count.jobs
         return found
 
     def _is_plain(self, pattern: str) -> bool:
         wild = {"*", ">"} & set(pattern.split("."))
         return not wild and self._settings.route(pattern) is not None
 
-    async def _announce(self, topics: dict[str, int]) -> None:
+    async def _announce(self, topics: Mapping[str, _Load]) -> None:
         """Note which topics are served: `why` of the others then names what is missing."""
         served = [topic for topic in topics if not self._listeners.is_silent(topic)][:BATCH]
         due = monotonic() - self._announced_at >= ANNOUNCE_SECONDS
@@ -111,17 +131,12 @@ class Dispatcher(Loop):
     def _capabilities(self) -> frozenset[str]:
         return self._settings.capabilities | self._listeners.capabilities
 
-    async def _send_due(self, topics: dict[str, int]) -> int:
-        waiting = [topic for topic, jobs in topics.items() if jobs > 0]
-        open_ = [topic for topic in waiting if self._listeners.is_open(topic)]
-        if not open_:
-            return 0
-        out = Counter(job.queue for job in await self._parts.store.owned(self._settings.owner))
+    async def _send_due(self, topics: Mapping[str, _Load]) -> int:
         sent = 0
-        for topic in open_:
+        for topic, load in topics.items():
             route = self._settings.route(topic)
-            if route is not None:
-                sent += await self._send_topic(topic, route, out[topic])
+            if route is not None and load.waiting > 0 and self._listeners.is_open(topic):
+                sent += await self._send_topic(topic, route, load.out)
         return sent
 
     async def _send_topic(self, topic: str, route: Route, out: int) -> int:
@@ -147,6 +162,7 @@ class Dispatcher(Loop):
         if not claimed:
             return 0
         self._parts.meters.claimed(len(claimed))
+        self._known.remember(one.job for one in claimed)
         return await self._send(topic, await self._sort_out(claimed), asked)
 
     async def _sort_out(self, claimed: Sequence[Claimed]) -> list[tuple[Claimed, bytes]]:

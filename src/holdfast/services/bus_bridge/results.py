@@ -13,8 +13,8 @@ from holdfast.errors import BadData, HoldfastError, StoreError
 from holdfast.flow.command import perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.payload import check_text, encode_body
-from holdfast.lifecycle.record import Actor, Job, JobId
-from holdfast.lifecycle.states import KeyKind, Role
+from holdfast.lifecycle.record import Actor, Job
+from holdfast.lifecycle.states import Role
 from holdfast.ports.bus import (
     BusChannel,
     BusWord,
@@ -23,6 +23,7 @@ from holdfast.ports.bus import (
     WorkerStatusWord,
 )
 from holdfast.queries.error_reports import MESSAGE_LIMIT, writable
+from holdfast.services.bus_bridge.known_jobs import KnownJobs
 from holdfast.services.bus_bridge.leases import Leases
 from holdfast.services.bus_bridge.refusals import Refusals
 from holdfast.services.bus_bridge.settings import BridgeParts
@@ -50,12 +51,18 @@ class Results:
     """Applies what workers report."""
 
     def __init__(
-        self, parts: BridgeParts, refusals: Refusals, leases: Leases, on_end: Callable[[], None]
+        self,
+        parts: BridgeParts,
+        refusals: Refusals,
+        known: KnownJobs,
+        leases: Leases,
+        on_end: Callable[[], None],
     ) -> None:
         self._on_end = on_end
         self._parts = parts
         self._settings = parts.settings
         self._refusals = refusals
+        self._known = known
         self._leases = leases
 
     async def handle(self, words: Sequence[BusWord]) -> None:
@@ -81,7 +88,8 @@ class Results:
     async def _apply(self, words: Sequence[Word]) -> None:
         """Apply words on different jobs, in one batch."""
         accepted: list[tuple[Word, Job]] = []
-        for word, job in zip(words, await self._find_jobs(words), strict=True):
+        found = await self._known.find([word.job_id for word in words])
+        for word, job in zip(words, found, strict=True):
             fault = self._find_fault(word, job)
             if fault is not None:
                 self._refuse(word, fault)
@@ -90,19 +98,6 @@ class Results:
             elif job is not None:
                 accepted.append((word, job))
         await self._write(accepted)
-
-    async def _find_jobs(self, words: Sequence[Word]) -> list[Job | None]:
-        ids = [await self._find_id(word.job_id) for word in words]
-        known = list(dict.fromkeys(id_ for id_ in ids if id_ is not None))
-        jobs = dict(zip(known, await self._parts.store.get(known), strict=True)) if known else {}
-        return [None if id_ is None else jobs[id_] for id_ in ids]
-
-    async def _find_id(self, job_id: str) -> JobId | None:
-        try:
-            check_text(job_id, "job_id")
-        except BadData:
-            return None
-        return await self._parts.store.look_up(self._settings.tenant, KeyKind.JOB_ID, job_id)
 
     def _find_fault(self, word: Word, job: Job | None) -> str | None:
         """Return why a word may not be applied to a job as it is (A8, A10, A19)."""

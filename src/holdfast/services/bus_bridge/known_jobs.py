@@ -1,6 +1,7 @@
 """Which job a packet means: packets name jobs by their public id, the store by its own.
 
-What this bridge sent it remembers, within a bound; all else is looked up one by one.
+What this bridge sent it remembers, within a bound: an id is never given to another job. All else is
+looked up one by one.
 """
 
 from __future__ import annotations
@@ -34,20 +35,11 @@ class KnownJobs:
 
     async def find(self, job_ids: Sequence[str]) -> list[Job | None]:
         """Return the jobs of these ids, each as it is now."""
-        asked = {job_id: await self._find_id(job_id) for job_id in job_ids}
-        found = await self._get(asked)
-        # A purged job leaves its id to another, which is not the one that was sent.
-        gone = [job_id for job_id in asked if job_id in self._sent and job_id not in found]
-        for job_id in gone:
-            del self._sent[job_id]
-        if gone:
-            found |= await self._get({job_id: await self._find_id(job_id) for job_id in gone})
+        ids = {job_id: await self._find_id(job_id) for job_id in job_ids}
+        known = {job_id: id_ for job_id, id_ in ids.items() if id_ is not None}
+        jobs = await self._store.get(list(known.values())) if known else []
+        found = dict(zip(known, jobs, strict=True))
         return [found.get(job_id) for job_id in job_ids]
-
-    async def _get(self, asked: dict[str, JobId | None]) -> dict[str, Job]:
-        ids = {job_id: id_ for job_id, id_ in asked.items() if id_ is not None}
-        jobs = await self._store.get(list(ids.values())) if ids else []
-        return {job_id: job for job_id, job in zip(ids, jobs, strict=True) if job is not None}
 
     async def _find_id(self, job_id: str) -> JobId | None:
         if job_id in self._sent:

@@ -8,6 +8,7 @@ from cap.progress import emit_progress, progress_payload
 
 from holdfast.flow.cancel import cancel
 from holdfast.flow.submit import JobBuilder, NamedTask
+from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.record import CONFIRMED, Actor, Job
 from holdfast.lifecycle.states import Role
 from holdfast.ports.models import ClaimRequest
@@ -72,7 +73,7 @@ async def test_a_terminal_result_ends_a_dispatched_and_a_running_job_in_one_comm
     assert kinds == ["job_created", "job_claimed", "job_started", f"job_{state}"]
 
 
-@pytest.mark.req("A10")
+@pytest.mark.req("A9", "A10")
 async def test_a_worker_s_cancelled_counts_only_after_a_request(site: Site) -> None:
     async with site.bridge(PATIENT) as bridge:
         job = await _dispatch(site)
@@ -80,12 +81,14 @@ async def test_a_worker_s_cancelled_counts_only_after_a_request(site: Site) -> N
         await _refused(bridge, "no_cancel_request")
         assert (await site.job("j")).rev == job.rev
         await cancel(site.store, job.id, Actor(Role.CONTROL, "someone"))
-        await site.say("j", "CANCELLED", worker="worker-3")
+        await site.say("j", "CANCELLED", worker="worker-3", error_code="E7", error_message="left")
         job = await site.ended("j")
     assert job.cancelled
-    facts = (await site.events("j"))[-1].facts
+    end = (await site.events("j"))[-1]
     # It is the worker's own word that it stopped.
-    assert (facts.kill, facts.worker) == (CONFIRMED, "worker-3")
+    assert (end.facts.kill, end.facts.worker) == (CONFIRMED, "worker-3")
+    kept = decode_body(end.body)
+    assert (kept["code"], kept["message"]) == ("E7", "left")
 
 
 @both_engines
@@ -105,8 +108,10 @@ async def test_a_worker_s_timeout_counts_only_past_the_limit_by_the_store_s_cloc
         await site.say("late", "RUNNING")
         job = await site.until("late", lambda job: job.running, "to run")
         await until_past(site, job)
-        await site.say("late", "TIMEOUT")
+        await site.say("late", "TIMEOUT", error_code="E8", error_message="too slow")
         assert (await site.ended("late")).timed_out
+    kept = decode_body((await site.events("late"))[-1].body)
+    assert (kept["code"], kept["message"]) == ("E8", "too slow")
 
 
 async def until_past(site: Site, job: Job) -> None:

@@ -297,6 +297,8 @@ class Cancel(EndOfRun, frozen=True, kw_only=True):
     gone: bool = False
     """See `Lose.gone`: of a loss that a requested cancel turned into this, or on the word of a
     bus's worker."""
+    body: bytes | None = None
+    """What a bus's worker reported beside it."""
 
 
 class TimeOut(Failing, frozen=True, kw_only=True):

@@ -38,17 +38,22 @@ class RunEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
     result_ptr: str | None = None
     execution_ms: int | None = None
     artifact_ptrs: tuple[str, ...] = ()
+    error: Trouble | None = None
+    """Beside another status than a failure, which carries it itself."""
 
     def add_to(self, command: c.Command) -> c.Command:
-        """Return the command with the facts of the run."""
+        """Return the command with the facts of the run, and with its error."""
         if not isinstance(command, c.EndOfRun):
             return command
-        return replace(
+        known = replace(
             command,
             worker=self.worker,
             result_ptr=self.result_ptr,
             execution_ms=self.execution_ms,
         )
+        if self.error is None or not isinstance(known, c.Failing | c.Cancel):
+            return known
+        return replace(known, body=encode_body(msgspec.to_builtins(self.error), "error"))
 
 
 class BusStart(OwnReport, frozen=True, kw_only=True):

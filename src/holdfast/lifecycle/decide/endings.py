@@ -136,7 +136,7 @@ def cancel(record: Draft, row: Row, command: c.Cancel) -> Decision:
         last_owner=last_owner(record, command.actor),
         **_left_by(command),
     )
-    return change(record, row, command, facts=facts)
+    return change(record, row, command, facts=facts, body=command.body)
 
 
 def _is_over(record: Draft, command: c.Cancel) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
+from msgspec.structs import replace
+
 from holdfast.errors import BadData, HoldfastError, StoreError
 from holdfast.flow.command import perform
 from holdfast.lifecycle import commands as c
@@ -226,6 +228,7 @@ def _make_reports(word: Word, job: Job) -> list[OwnReport]:
             return [BusStart(**of), BusComplete(**of, end=end)]
         case WorkerStatusWord.FAILED | WorkerStatusWord.FAILED_FOR_GOOD:
             permanent = word.status is WorkerStatusWord.FAILED_FOR_GOOD
+            end = replace(end, error=None)
             failed = BusFail(**of, end=end, error=_trouble(word), permanent=permanent)
             return [BusStart(**of), failed]
         case WorkerStatusWord.CANCELLED:
@@ -248,6 +251,7 @@ def _read_end(word: WorkerResult) -> RunEnd:
         result_ptr=word.result_ptr,
         execution_ms=word.execution_ms,
         artifact_ptrs=word.artifact_ptrs,
+        error=_trouble(word) if word.error_code or word.error_message else None,
     )
 
 

@@ -56,6 +56,13 @@ COMMANDS: dict[type[Request[Any]], str] = {
     q.CreateToken: "token create ci --role viewer",
     q.ListTokens: "token ls",
     q.RevokeToken: "token revoke 1",
+    q.ListApprovals: "approvals",
+    q.ApproveJob: "approve runs",
+    q.DenyJob: "deny runs",
+    q.ExplainPolicy: "policy explain runs",
+    q.GetPolicy: "policy show",
+    q.ListPolicies: "policy history",
+    q.ApplyPolicy: "policy apply --remove",
 }
 WITHOUT_COMMAND: dict[type[Request[Any]], str] = {
     q.SubmitJobs: "for programs: a shell submits one job after another",

@@ -10,7 +10,7 @@ from typer import Option
 
 from holdfast.admission.topics import NO_TOPICS
 from holdfast.buses.rules import BusRules, JetStreamMode
-from holdfast.cli.options import Options, StoreCommand
+from holdfast.cli.options import Options, StoreOptions
 from holdfast.cli.output import plain, print_note
 from holdfast.cli.runtime import handle_signals, open_awaited_store
 from holdfast.cli.settings import LogOptions, MetricsOptions, setting
@@ -66,7 +66,7 @@ class BusOptions(Options):
 
 
 def bridge(
-    command: StoreCommand,
+    command: StoreOptions,
     *,
     bus: BusOptions,
     reconcile: Annotated[

@@ -38,7 +38,7 @@ REASONS: list[r.Reason] = [
     r.AwaitsAdmission(since=1),
     r.AwaitsApproval(rule="two", missing=1, roles=("operator",), approved=(ACT,), **TIMES),
     r.AwaitsDecision(
-        rule="ask", since=1, kernel="http://k", failing_since=1, tries=2, error="no answer"
+        rule="ask", since=1, kernel="http://k", first_failed_at=1, tries=2, error="no answer"
     ),
     r.WaitsForUpload(upload="u1", state="uploading", **TIMES),
     r.HeldJob(holds=(PlacedHold(name="audit"), PlacedHold(name="two words"))),

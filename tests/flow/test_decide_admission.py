@@ -203,7 +203,7 @@ async def test_a_kernel_that_fails_leaves_the_job_pending_and_a_note_of_since_wh
     assert trouble is not None
     assert (trouble.tries, trouble.message) == (3, "away")
     _, reason = await ask(store, job, r.AwaitsDecision)
-    assert (reason.tries, reason.failing_since, reason.error) == (3, trouble.since, "away")
+    assert (reason.tries, reason.first_failed_at, reason.error) == (3, trouble.since, "away")
 
 
 async def test_a_kernel_that_answers_again_decides_and_the_note_is_over(store: Store) -> None:

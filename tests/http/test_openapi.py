@@ -234,7 +234,7 @@ ADDED = {
     "/v1/jobs/{job}/deny post ": "deny one",
     "/v1/jobs/{job}/policy get ": "why a job was allowed or denied",
     "/v1/policy get ": "the rules that jobs are judged by (A13)",
-    "/v1/policy put ": "apply others",
+    "/v1/policy post ": "apply others",
     "/v1/policy/history get ": "which were applied",
 }
 """Lines that the old document did not have, and why there are more."""

@@ -25,7 +25,7 @@ Call = Callable[[str | None], httpx.AsyncClient]
 
 async def apply(http: httpx.AsyncClient, text: str | None = TWO_PEOPLE) -> dict[str, Any]:
     """Apply rules as an admin."""
-    reply = await http.put("/v1/policy", json={"text": text, "reason": "a test"})
+    reply = await http.post("/v1/policy", json={"text": text, "reason": "a test"})
     assert reply.status_code == 200, reply.text
     applied: dict[str, Any] = reply.json()
     return applied
@@ -66,7 +66,7 @@ async def test_only_an_admin_of_all_tenants_applies_rules(
     http: httpx.AsyncClient, call: Call
 ) -> None:
     for who in ("operator", "approver", "viewer", "submitter", "admin@a"):
-        reply = await call(who).put("/v1/policy", json={"text": ALLOW})
+        reply = await call(who).post("/v1/policy", json={"text": ALLOW})
         assert reply.status_code == 403, who
     assert (await http.get("/v1/policy")).json()["digest"] is None
     for who, status in (("viewer", 200), ("operator", 200), ("submitter", 403), ("viewer@a", 403)):
@@ -77,7 +77,7 @@ async def test_rules_that_cannot_be_read_are_refused_with_their_line(
     http: httpx.AsyncClient,
 ) -> None:
     applied = await apply(http)
-    reply = await http.put("/v1/policy", json={"text": ALLOW + '[[rule]]\nid = "x"\n'})
+    reply = await http.post("/v1/policy", json={"text": ALLOW + '[[rule]]\nid = "x"\n'})
     assert (reply.status_code, reply.json()["code"]) == (422, "bad_policy")
     assert ":3: rule x: then is missing" in reply.json()["detail"]
     assert (await http.get("/v1/policy")).json()["digest"] == applied["digest"]

@@ -22,8 +22,14 @@ NAMED = {
     "parent": "j",
     "before": UUID(ID).hex,
     "after": "1",
+    "digest": "0" * 64,
 }
 """Values that a schema does not tell."""
+CURSORS = {
+    "/v1/events": {"after": "start"},
+    "/v1/approvals": {"after": f"approval:rule/1/0|{ID}"},
+}
+"""Cursors of lists that have their own."""
 QUERIED = sorted(one.path for one in ENDPOINTS if one.method == "GET" and one.kinds[0].scope)
 
 
@@ -53,8 +59,7 @@ async def test_a_route_takes_all_parameters_that_it_lists_together(
     query = {
         one["name"]: sample(one["name"], one["schema"]) for one in listed if one["in"] == "query"
     }
-    if path == "/v1/events":
-        query["after"] = "start"
+    query |= {name: value for name, value in CURSORS.get(path, {}).items() if name in query}
     headers = {one["name"]: HEADERS[one["name"]] for one in listed if one["in"] == "header"}
     url = path.replace("{job}", "j").replace("{webhook}", "w").replace("{upload}", "u")
     url = url.replace("{name}", "n")
@@ -64,6 +69,7 @@ async def test_a_route_takes_all_parameters_that_it_lists_together(
         "/v1/jobs/{job}/artifacts": 409,
         "/v1/jobs/{job}/artifacts/{name}": 409,
         "/v1/jobs/{job}/output": 409,
+        "/v1/policy": 404,
         "/v1/uploads/{upload}": 404,
         "/v1/webhooks/{webhook}": 404,
     }

@@ -46,7 +46,8 @@ COUNTS = {
     *("max_attempts", "needs", "next", "number", "others", "pid", "position", "purged", "queues"),
     *("lost", "pending_signals", "signals"),
     *("releases", "rescheduled", "retries", "rev", "seen", "signal_revs", "silent", "skipped"),
-    *("slots", "status", "step_index", "step_use", "consumed", "taken", "total", "under_way"),
+    *("slots", "status", "step_index", "step_use", "consumed", "taken", "total", "tries"),
+    *("under_way",),
     *("use", "version", "workers", "seconds", "bytes", "files"),
     *("removed_uploads", "swept_blobs", "waiting", "missing"),
 }

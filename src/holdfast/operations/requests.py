@@ -468,7 +468,7 @@ class ApplyPolicy(Request[PolicyBookView], frozen=True, kw_only=True):
     Applying the same again changes nothing.
     """
 
-    method, path, scope, group = "PUT", "/v1/policy", Scope.APPLY, "policy"
+    method, path, scope, group = "POST", "/v1/policy", Scope.APPLY, "policy"
     reply, for_tenant = PolicyBookView, False
     policy: Annotated[WantedPolicy, WholeBody()]
 

@@ -40,7 +40,7 @@ async def explain_policy(store: Store, job: Job) -> list[r.Reason]:
             rule=first.facts.rule,
             since=job.created_at,
             kernel=None if trouble is None else trouble.url,
-            failing_since=None if trouble is None else trouble.since,
+            first_failed_at=None if trouble is None else trouble.since,
             tries=0 if trouble is None else trouble.tries,
             error=None if trouble is None else trouble.message,
         )

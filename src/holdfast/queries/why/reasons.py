@@ -176,14 +176,14 @@ class AwaitsDecision(ReasonBase, frozen=True, kw_only=True, tag="awaits_decision
     since: int
     kernel: str | None
     """The kernel that does not answer; None if it does, or none is asked."""
-    failing_since: int | None
+    first_failed_at: int | None
     tries: int
     error: str | None
 
     def sentence(self, now: int) -> str:
         if self.kernel is None:
             return f"waits for the decision of a scheduler by rule {self.rule!r}"
-        since = describe_time(self.failing_since or self.since, now)
+        since = describe_time(self.first_failed_at or self.since, now)
         return (
             f"waits for the policy kernel at {self.kernel}, which has not answered since {since}, "
             f"after {count(self.tries, 'request')}{colon(self.error)}"

@@ -133,6 +133,37 @@ BAD = {
     "ask without a kernel": (ruled(IT, 'then = "ask"'), 6, "needs a [kernel]"),
     "an empty reason": (ruled(IT, DENY, 'reason = ""'), 7, "1 to 500 characters"),
     "no approval": (ruled(IT, APPROVE, "approve = { count = 0 }"), 7, "between 1 and 20"),
+    "a role that is none": (
+        ruled(IT, APPROVE, 'approve = { roles = ["operater"] }'),
+        7,
+        "did you mean 'operator'?",
+    ),
+    "a role that may not": (
+        ruled(IT, APPROVE, 'approve = { roles = ["viewer"] }'),
+        7,
+        "role 'viewer' cannot approve",
+    ),
+    "no weekdays": (ruled(IT, DENY, "weekdays = []"), 7, "would never match"),
+    "no tasks": (ruled(IT, DENY, "match = { task = [] }"), 7, "leave it out"),
+    "no labels": (ruled(IT, DENY, "match = { labels = { env = [] } }"), 7, "leave it out"),
+    **{
+        f"a late limit of {name}": (
+            ruled(IT, 'then = "allow"', 'hours = "08:00-18:00"', f"constrain = {{ {limit} }}"),
+            8,
+            f"{name} cannot be limited by a rule that reads the clock",
+        )
+        for name, limit in (
+            ("network", 'network = "none"'),
+            ("cpus", "cpus = 1"),
+            ("memory_gb", "memory_gb = 1"),
+            ("priority", 'priority = "batch"'),
+        )
+    },
+    "a late limit by an expression": (
+        ruled(IT, 'then = "allow"', "when = 'hour > 8'", "constrain = { cpus = 1 }"),
+        8,
+        "reads the clock",
+    ),
     "nobody who approves": (ruled(IT, APPROVE, "approve = { roles = [] }"), 7, "roles must name"),
     "an expiry": (ruled(IT, APPROVE, 'approve = { expires = "soon" }'), 7, "must be a span"),
     "a short expiry": (ruled(IT, APPROVE, "approve = { expires = 0 }"), 7, "leave it out"),

@@ -52,14 +52,14 @@ def test_an_expression_does_not_go_before_a_structured_rule_above_it() -> None:
 def test_a_decision_has_the_terms_of_its_rule() -> None:
     book = book_of(
         'id = "two"\nmatch = { task = "a" }\nthen = "approve"\n'
-        'approve = { count = 2, roles = ["boss"], expires = "1d", on_expiry = "cancel" }\n'
+        'approve = { count = 2, roles = ["admin"], expires = "1d", on_expiry = "cancel" }\n'
         'constrain = { timeout = "30m", cpus = 2, memory_gb = 0.5, retries = 0 }',
         'id = "one"\nthen = "approve"',
     )
 
     found = decide(book, task="a")
     assert found.approval == Approval(
-        count=2, roles=("boss",), expires_seconds=86_400, on_expiry="cancel"
+        count=2, roles=("admin",), expires_seconds=86_400, on_expiry="cancel"
     )
     assert found.constraints == Constraints(timeout_seconds=1800, cpus=2, memory_mb=512, retries=0)
     assert decide(book, task="b").approval == Approval()

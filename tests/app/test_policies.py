@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import Context, Holdfast, PermanentError
 from holdfast.admission.topics import Route
-from holdfast.errors import BadPolicy, PolicyChanged
+from holdfast.errors import BadPolicy, JobDenied, PolicyChanged, Refused
 from holdfast.flow.bus_job import build_bus_job
 from holdfast.flow.notify import notify
 from holdfast.flow.redrive import redrive
@@ -193,6 +193,55 @@ async def test_a_denied_child_does_not_run(holdfast_app: Holdfast, holdfast_kit:
 
     [child] = [child async for child in app.jobs(parent=job)]
     assert child.state is State.DENIED
+
+
+async def test_a_rule_knows_what_a_worker_s_handler_spawned(
+    holdfast_app: Holdfast, holdfast_kit: Kit
+) -> None:
+    app, ship = holdfast_app, shipper(holdfast_app)
+
+    @app.task
+    async def parent(ctx: Context) -> None:
+        await ctx.spawn(ship, 1)
+
+    await ruled(app, DENIES.replace('task = "ship"', 'submitter_role = "worker"'))
+    job = await parent.submit()
+    assert job.state is State.QUEUED
+    await holdfast_kit.drain()
+
+    [child] = [child async for child in app.jobs(parent=job)]
+    assert child.state is State.DENIED
+
+
+async def test_a_handler_does_not_approve_what_it_asked_for(
+    holdfast_app: Holdfast, holdfast_kit: Kit
+) -> None:
+    app, ship = holdfast_app, shipper(holdfast_app)
+    codes: list[str] = []
+
+    @app.task
+    async def agent(ctx: Context) -> None:
+        child = await ctx.spawn(ship, 1)
+        try:
+            await (await app.get(child.id)).approve()
+        except Refused as error:
+            codes.append(error.code)
+
+    await ruled(app, DENIES.replace('"deny"', '"approve"'))
+    await agent.submit()
+    await holdfast_kit.drain()
+
+    assert codes == ["approver_is_a_job"]
+
+
+async def test_a_denial_says_what_was_wrong_and_not_what_the_rule_is_for(app: Holdfast) -> None:
+    when = 'when = \'labels["team"] == "a"\'\nthen'
+    await ruled(app, DENIES.replace("then", when).replace('"deny"', '"approve"'))
+
+    job = await shipper(app).submit(1)
+
+    with pytest.raises(JobDenied, match="team"):
+        await job.result()
 
 
 async def test_a_linked_retry_is_judged(holdfast_app: Holdfast, holdfast_kit: Kit) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import BadData, Forbidden, Refused, StaleRevision
+from holdfast.errors import BadData, Forbidden, Refused, RequestIdReused, StaleRevision
 from holdfast.flow.admit import expire_approvals
 from holdfast.flow.approve import Approver, approve, deny_approval
 from holdfast.flow.cancel import cancel
@@ -108,6 +108,34 @@ async def test_a_role_that_the_rule_does_not_name_neither_approves_nor_denies(
         with pytest.raises(Forbidden) as refused:
             await act(store, job.id, person("ann", "submitter"))
         assert refused.value.code == "approver_role"
+
+
+async def test_who_has_the_store_itself_needs_no_role(store: Store) -> None:
+    await apply(store, TWO)
+    job = await submitted(store)
+
+    job = await approve(store, job.id, Approver(name="dan", role="admin"))
+
+    assert job.held_by == ("approval:two/1/0",)
+
+
+async def test_a_denial_is_not_taken_for_the_approval_of_the_same_request_id(store: Store) -> None:
+    await apply(store, TWO)
+    job = await submitted(store)
+    await approve(store, job.id, person("ann"), request_id="r")
+
+    with pytest.raises(RequestIdReused):
+        await deny_approval(store, job.id, person("ann"), request_id="r")
+
+
+async def test_a_hold_by_a_rule_with_the_longest_id_is_lifted(store: Store) -> None:
+    rule = "r" * 100
+    await apply(store, HOLDS.replace('"wait"', f'"{rule}"'))
+    job = await submitted(store)
+
+    job = await unhold(store, job.id, CONTROL, f"policy-hold:{rule}")
+
+    assert job.state is State.QUEUED
 
 
 async def test_a_person_denies_and_that_is_told_apart_from_a_rule(store: Store) -> None:

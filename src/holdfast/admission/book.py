@@ -28,6 +28,8 @@ VERSION = 1
 BOOK_LIMIT = 1_000_000
 """Characters of a book."""
 RULES_LIMIT = 5_000
+APPROVER_ROLES = ("approver", "operator", "admin")
+"""The roles of tokens that may approve."""
 APPROVALS_LIMIT = 20
 """How many approvals a rule may ask for: each is a hold of the job."""
 DEADLINE_LIMIT = 30.0
@@ -348,6 +350,9 @@ class _Reader:
         except ValueError as error:
             self._refuse_rule(number, rule, str(error), "match")
         verdict = Verdict(rule.then)
+        window, expression = self._read_window(number, rule), self._compile(number, rule)
+        if window is not None or (expression is not None and expression.reads_clock):
+            self._check_late_limits(number, rule)
         return Rule(
             id=rule.id,
             then=verdict,
@@ -356,10 +361,20 @@ class _Reader:
             when=rule.when,
             approve=self._read_approval(number, rule) if verdict is Verdict.APPROVE else None,
             constrain=self._read_constraints(number, rule),
-            window=self._read_window(number, rule),
+            window=window,
             conditions=conditions,
-            expression=self._compile(number, rule),
+            expression=expression,
         )
+
+    def _check_late_limits(self, number: int, rule: _WrittenRule) -> None:
+        """Refuse limits of what a submit has fixed, in a rule that decides only after it."""
+        for name in ("network", "cpus", "memory_gb", "priority"):
+            if rule.constrain is not None and getattr(rule.constrain, name) is not None:
+                text = (
+                    f"{name} cannot be limited by a rule that reads the clock, because it decides "
+                    "after the submit; leave out hours, weekdays and the clock, or deny instead"
+                )
+                self._refuse_rule(number, rule, text, "constrain", name)
 
     def _check_parts(self, number: int, rule: _WrittenRule, *, has_kernel: bool) -> None:
         """Refuse what would have no effect: its author expects one."""
@@ -391,9 +406,14 @@ class _Reader:
         if not 1 <= written.count <= APPROVALS_LIMIT:
             text = f"count must be between 1 and {APPROVALS_LIMIT}, not {written.count}"
             self._refuse_rule(number, rule, text, "approve", "count")
-        if not written.roles or not all(written.roles):
+        if not written.roles:
             text = 'roles must name who may approve: roles = ["operator"]'
             self._refuse_rule(number, rule, text, "approve", "roles")
+        for role in written.roles:
+            if role not in APPROVER_ROLES:
+                known = ", ".join(APPROVER_ROLES)
+                text = f"role {role!r} cannot approve{_nearest(role, APPROVER_ROLES)}; "
+                self._refuse_rule(number, rule, text + f"there are {known}", "approve", "roles")
         seconds = self._read_span(number, rule, written.expires, "approve", "expires")
         if seconds is not None and not 1 <= seconds <= EXPIRY_LIMIT:
             text = "expires must be between 1 second and 365 days; leave it out for never"
@@ -444,6 +464,9 @@ class _Reader:
         if rule.hours is not None and hours is None:
             text = f'hours must be written as "08:00-18:00", not {rule.hours!r}'
             self._refuse_rule(number, rule, text, "hours")
+        if rule.weekdays == ():
+            text = "weekdays is empty, so that the rule would never match; leave it out"
+            self._refuse_rule(number, rule, text, "weekdays")
         for day in rule.weekdays or ():
             if day not in WEEKDAYS:
                 text = f"weekday {day!r} does not exist{_nearest(day, WEEKDAYS)}; "

@@ -79,6 +79,8 @@ def compile_match(match: Match) -> tuple[Condition, ...]:
     found: list[Condition] = []
     for name in match.__struct_fields__:
         asked = getattr(match, name)
+        if asked in ((), {}):
+            raise ValueError(f"{name} is empty; leave it out, or write what is to match")
         if asked is not None:
             compile_one: _Compile = _CONDITIONS.get(type(asked), _globs)
             found += compile_one(name, asked)
@@ -90,6 +92,8 @@ def _globs(name: str, asked: Globs) -> list[Condition]:
 
 
 def _map(name: str, asked: Mapping[str, Globs]) -> list[Condition]:
+    if () in asked.values():
+        raise ValueError(f"an entry of {name} is empty; leave it out, or write what is to match")
     return [
         Condition(name, f"{key} = {_text(globs)}", _holds_entry(key, matcher(globs)), key)
         for key, globs in asked.items()

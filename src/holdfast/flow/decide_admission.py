@@ -123,7 +123,7 @@ def follow_decision(
     reason = answer.decision.reason
     exceeded = _list_exceeded(asked, decided)
     if exceeded:
-        reason = f"it asks for more {', '.join(exceeded)} than allowed, and was submitted with that"
+        reason = f"a limit of its {', '.join(exceeded)} cannot be applied after the submit"
     if exceeded or any(hold.startswith(DENIED_HOLD) for hold in holds):
         return (make_denial(actor, rule, rules, reason, decided_by=answer.decided_by),)
     lifts = POLICY_HOLD if POLICY_HOLD in job.held_by else None

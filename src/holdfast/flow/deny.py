@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+from holdfast.admission.book import Book, Verdict
+from holdfast.admission.variables import recorded_variables
+from holdfast.admission.verdicts import Decision, judge
 from holdfast.errors import HoldfastError, JobDenied
 from holdfast.flow.batch import Choose, CountedSweep, carry_out
 from holdfast.flow.finish import error_body
 from holdfast.flow.policy_book import find_book, find_reason
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.holds import DENIED_HOLD
-from holdfast.lifecycle.record import Actor, Change, Job
+from holdfast.lifecycle.record import Actor, Change, Job, LoggedEvent
 from holdfast.lifecycle.states import Role
 from holdfast.ports.models import SubmitOutcome, Submitted
 from holdfast.ports.store import Store
@@ -40,10 +43,20 @@ def choose_denial(store: Store, name: str) -> Choose:
         [first] = await store.events(job.id, limit=1)
         held = next(hold for hold in job.held_by if hold.startswith(DENIED_HOLD))
         rule = first.facts.rule or held.removeprefix(DENIED_HOLD)
-        reason = find_reason(await find_book(store, first.facts.rules), first.facts.rule)
+        reason = _recall_reason(await find_book(store, first.facts.rules), first)
         return (make_denial(actor, rule, first.facts.rules, reason),)
 
     return choose
+
+
+def _recall_reason(book: Book | None, first: LoggedEvent) -> str | None:
+    """Return why a book denied a job at its birth: the same birth and book decide the same."""
+    if book is None:
+        return None
+    found = judge(book, recorded_variables(first))
+    if isinstance(found, Decision) and found.verdict is Verdict.DENY:
+        return found.reason
+    return find_reason(book, first.facts.rule)
 
 
 def make_denial(

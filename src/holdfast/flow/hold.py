@@ -20,6 +20,8 @@ from holdfast.ports.store import Jobs
 
 OPERATOR_HOLD = "operator"
 """The hold that a person puts on a job without naming one."""
+HOLD_LIMIT = 200
+"""Characters of a name: those that rules place have a prefix before the id of the rule."""
 
 
 class Given(TypedDict, total=False):
@@ -82,4 +84,4 @@ async def _perform_control(
 
 def _hold(name: str) -> str:
     with about("hold"):
-        return check_text(name, "a hold's name", limit=100)
+        return check_text(name, "a hold's name", limit=HOLD_LIMIT)

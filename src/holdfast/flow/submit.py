@@ -277,7 +277,7 @@ def decide_child(
     if given is not None:
         known = None if terms is None else terms(child.tenant, child.task)
         child = by_name(child, known, given=given, stated=child.stated)
-    return decide_submit(_need_adapter(child), Actor(Role.GATEWAY, worker))
+    return decide_submit(_need_adapter(child), Actor(Role.OWNER, worker))
 
 
 def _need_adapter(submission: Submission) -> Submission:

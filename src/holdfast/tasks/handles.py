@@ -17,7 +17,14 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Raw
 
 from holdfast.durations import Span, written_span
-from holdfast.errors import BadData, HoldfastError, NoSuchJob, NotCommitted, PartlySubmitted
+from holdfast.errors import (
+    BadData,
+    HoldfastError,
+    NoSuchJob,
+    NotCommitted,
+    PartlySubmitted,
+    Refused,
+)
 from holdfast.flow.hold import OPERATOR_HOLD
 from holdfast.lifecycle.payload import encode_body
 from holdfast.lifecycle.record import Job, JobId, NewJob
@@ -45,6 +52,7 @@ from holdfast.operations.views import ArtifactList
 from holdfast.queries.history import ReadEvent
 from holdfast.queries.outcomes import find_next_try
 from holdfast.stores.outcomes import Enlisted
+from holdfast.tasks.context import current_context
 from holdfast.tasks.durable.verdicts import Happened, NotHappened
 
 WATCH_SECONDS = 10.0
@@ -171,8 +179,12 @@ class JobHandle(Generic[R_co]):
         """Approve the job, which awaits it, in the name of the app or of the client's token.
 
         The last approval that it awaits admits it. Refused for who submitted it, or a job that it
-        descends from, and for who has approved it.
+        descends from, and for who has approved it; and within a job's handler.
         """
+        if current_context.get(None) is not None:
+            # It would approve what it asked for itself, in the name of its worker.
+            text = f"job {self.id} is not approved by a job; a person has to approve it"
+            raise Refused(text, code="approver_is_a_job", job_id=self.id)
         self.record = await self._do(
             ApproveJob(
                 job=self.record.id,

@@ -117,7 +117,7 @@ async def test_what_a_dead_worker_left_behind_takes_its_room(
 async def test_a_large_job_is_not_starved_by_an_endless_stream_of_small_ones(
     place: CommandPlace,
 ) -> None:
-    async with stream_of_small_jobs(place) as small, place.worker(patience_seconds=1.0):
+    async with stream_of_small_jobs(place) as small, place.worker(patience_seconds=4.0):
         await place.ended(small[4])
         large = await place.submit("exit 0", cpus=4)
         end = await place.ended(large)

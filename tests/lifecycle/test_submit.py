@@ -269,7 +269,7 @@ def test_bad_text_is_refused_by_the_name_of_its_field(name: str, value: Any) -> 
         ({"env": {"": "x"}}, "a key of env"),
         ({"labels": []}, "labels must be a mapping"),
         ({"policy": Policy(max_attempts=0)}, "max_attempts"),
-        ({"policy": Policy(max_attempts=True)}, "max_attempts"),
+        ({"policy": Policy(max_attempts=True, timeout=1_234_567)}, "max_attempts"),
         ({"policy": Policy(lease=2**70)}, "lease must be under ten years"),
         ({"policy": "quick"}, "policy must be a Policy"),
         ({"needs": ["gpu"]}, "needs must be a frozenset"),

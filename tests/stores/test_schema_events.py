@@ -26,12 +26,12 @@ UNSEALED = "a change of a seal"
 REMOVED = "the removal of an event of a job"
 
 # Words of nobody's law too: a code that is too large must not pass for another by arithmetic.
-TYPES, STATES = range(36), range(19)
+TYPES, STATES = range(38), range(19)
 
 TRY_ALL = """
 CREATE FUNCTION pg_temp.accepted() RETURNS SETOF int[] LANGUAGE plpgsql AS $$
 DECLARE r int; t int; f int; s int; BEGIN
-    FOR r IN 1..2 LOOP FOR t IN 0..35 LOOP FOR f IN -1..18 LOOP FOR s IN 0..18 LOOP
+    FOR r IN 1..2 LOOP FOR t IN 0..37 LOOP FOR f IN -1..18 LOOP FOR s IN 0..18 LOOP
         BEGIN
             INSERT INTO events (id, rev, type, from_state, to_state, at, attempt, actor)
             VALUES (gen_random_uuid(), r, t, nullif(f, -1), s, 1, 0, 'nobody');

@@ -247,16 +247,16 @@ async def test_a_wait_after_a_timeout_that_a_recorded_answer_outran_ends_at_once
 
 
 async def _by_wait_for(wait: Callable[[], Awaitable[Any]]) -> None:
-    await asyncio.wait_for(wait(), 0.05)
+    await asyncio.wait_for(wait(), 0.5)
 
 
 async def _by_gather(wait: Callable[[], Awaitable[Any]]) -> None:
-    async with asyncio.timeout(0.05):
+    async with asyncio.timeout(0.5):
         await asyncio.gather(wait(), asyncio.sleep(0))
 
 
 async def _by_task(wait: Callable[[], Awaitable[Any]]) -> None:
-    async with asyncio.timeout(0.05):
+    async with asyncio.timeout(0.5):
         await asyncio.ensure_future(wait())
 
 
@@ -265,7 +265,7 @@ async def _by_group(wait: Callable[[], Awaitable[Any]]) -> None:
         await wait()
 
     try:
-        async with asyncio.timeout(0.05), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(0.5), asyncio.TaskGroup() as group:
             group.create_task(waits())
     except* TimeoutError as errors:
         raise errors.exceptions[0] from None

@@ -1,6 +1,6 @@
 """The policy as this process knows it: read at the start, and when the database shows it changed.
 
-differs from sqlite: there the one writer reads which rules are applied in its own transaction.
+Own to PostgreSQL: on SQLite the one writer reads which rules are applied in its own transaction.
 """
 
 from __future__ import annotations

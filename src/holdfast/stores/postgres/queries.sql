@@ -891,12 +891,10 @@ INSERT INTO counts SELECT tenant, queue, state, count(*) FROM jobs GROUP BY 1, 2
 -- name: policy_on
 -- Refuse jobs that the rules have not judged. This waits for all who write, so that no job of theirs
 -- is judged by other rules than those that are current when it is committed.
--- Own to PostgreSQL: there a trigger can be disabled.
 ALTER TABLE events ENABLE TRIGGER events_judged
 
 -- name: policy_off
 -- Refuse none any more.
--- Own to PostgreSQL: as above.
 ALTER TABLE events DISABLE TRIGGER events_judged
 
 -- name: sealing_on

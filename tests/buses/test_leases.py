@@ -93,7 +93,35 @@ async def test_a_job_that_is_never_started_ends_timeout_by_the_reconciler(site: 
         await site.submit("j")
         job = await site.ended("j")
     assert (job.timed_out, job.error_code, len(sent)) == (True, "start_timeout", 1)
-    assert (await site.events("j"))[-1].actor == "reconciler:test"
+    # Its bridge, which has read what came from the bus, does the reconciler's part.
+    assert (await site.events("j"))[-1].actor == "reconciler:bus:main"
+
+
+@both_engines
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.req("A17", "A19")
+async def test_bridges_that_were_away_past_the_time_limit_lose_no_result(
+    site: Site, started: bool
+) -> None:
+    settings = _limited("job.once", timeout_seconds=1.0)
+    async with site.bridge(settings):
+        await site.listen("job.once")
+        await site.submit("j")
+        job = await site.out("j")
+        if started:
+            await site.say("j", "RUNNING")
+            job = await site.until("j", lambda job: job.running, "to run")
+    # The result is on the bus in time; whoever sweeps cannot know.
+    await site.say("j", "SUCCEEDED")
+    site.sweeping()
+
+    async def is_over() -> bool:
+        return (await site.store.clock()).now > (job.timeout_at or 0) + SECOND
+
+    await until_async(is_over, "the limit to pass")
+    assert (await site.job("j")).owned
+    async with site.bridge(settings):
+        assert (await site.ended("j")).succeeded
 
 
 @both_engines

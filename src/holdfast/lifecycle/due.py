@@ -19,6 +19,7 @@ from holdfast.lifecycle.retry import (
     loss_costs,
     runs_once,
 )
+from holdfast.lifecycle.states import Kind
 from holdfast.lifecycle.times import is_past
 
 
@@ -61,8 +62,9 @@ def remedy(
         return c.Resume(actor=actor, as_of=now, reason="the wait ended by its time")
     if is_lost(job, now, epoch):
         return _answer_lost_lease(job, actor, now, epoch, jitter)
-    if start_is_overdue(job, now):
-        return _answer_missing_start(job, actor, now, jitter)
+    # While a bus holds its lease, a bridge judges that: the result may wait on the bus.
+    if start_is_overdue(job, now) and job.kind is not Kind.BUS:
+        return answer_missing_start(job, actor, now, jitter)
     # A running job past its timeout is its owner's to kill, as long as the owner lives.
     return None
 
@@ -105,7 +107,7 @@ def _loss_code(job: Job) -> str:
     return "infrastructure_failure" if runs_once(job) else "exhausted_retries"
 
 
-def _answer_missing_start(
+def answer_missing_start(
     job: Job, actor: Actor, now: int, jitter: Callable[[], float]
 ) -> c.Command:
     """Answer a claim that was not started in time: another try, or the end (resolution 7)."""

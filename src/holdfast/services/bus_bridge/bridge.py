@@ -114,7 +114,12 @@ class BusBridge:
         results = Results(parts, refusals, known, leases, look.set)
         intakes = [
             Intake(parts, BusChannel.SUBMIT, submits.handle, refusals, kept=True),
-            Intake(parts, BusChannel.RESULT, results.handle, refusals, kept=True),
+            Intake(
+                parts,
+                *(BusChannel.RESULT, results.handle, refusals),
+                kept=True,
+                on_read=leases.note_read,
+            ),
             Intake(parts, BusChannel.CANCEL, cancels.handle, refusals, kept=True),
             Intake(parts, BusChannel.PROGRESS, results.handle, refusals),
             # Every bridge must know which topics are served.

@@ -37,7 +37,9 @@ class Intake(Loop):
         *,
         shared: bool = True,
         kept: bool = False,
+        on_read: Callable[[], None] = lambda: None,
     ) -> None:
+        """Call `on_read` whenever all that had come was handled."""
         super().__init__(
             f"bus-{channel}",
             self._receive,
@@ -49,6 +51,7 @@ class Intake(Loop):
         self._channel = channel
         self._handle = handle
         self._refusals = refusals
+        self._on_read = on_read
         self._inbox = parts.bus.inbox(channel, SUBJECTS[channel], shared=shared, kept=kept)
         self._messages: list[BusMessage] = []
         self._words: list[BusWord] | None = None
@@ -66,6 +69,8 @@ class Intake(Loop):
         if self._words:
             await self._handle_or_spare(self._words)
         await self._inbox.done(self._messages)
+        if len(self._messages) < BATCH and self._parts.bus.connected:
+            self._on_read()
         self._messages, self._words = [], None
         return 0.0
 

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 from holdfast.flow.batch import CountedSweep, carry_out
+from holdfast.ids import jitter
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.lease import is_lost, is_over_time, renewal
-from holdfast.lifecycle.record import Job, JobId
+from holdfast.lifecycle.due import answer_missing_start
+from holdfast.lifecycle.lease import is_lost, is_over_time, renewal, start_is_overdue
+from holdfast.lifecycle.record import Actor, Job, JobId
+from holdfast.lifecycle.states import Role
+from holdfast.lifecycle.times import SECOND
 from holdfast.ports.models import Announcement, Clock
 from holdfast.services.bus_bridge.cancels import Cancels
 from holdfast.services.bus_bridge.settings import BridgeParts
@@ -32,6 +37,12 @@ class Leases:
         self._parts = parts
         self._settings = parts.settings
         self._cancels = cancels
+        self._read_at: float | None = None
+        """When all results that had come were read, by the monotonic clock."""
+
+    def note_read(self) -> None:
+        """Take note that no result waits on the bus at this moment."""
+        self._read_at = monotonic()
 
     async def adopt_lost(self) -> int:
         """Take back all leases that have passed; return how many were lost."""
@@ -70,7 +81,7 @@ class Leases:
         reports: list[Report] = []
         jobs: list[Job] = []
         for job in live:
-            report = ends.get(job.id) or _find_due(job, clock.now)
+            report = ends.get(job.id) or self._find_due(job, clock.now)
             if report is not None:
                 reports.append(report)
                 jobs.append(job)
@@ -78,6 +89,35 @@ class Leases:
             if outcome.error is not None:
                 # It ended or was changed meanwhile; the next look decides again.
                 log.debug("a job of the bus was left for now: %s", outcome.error)
+        await self._end_unstarted([job for job in live if job.id not in ends], clock.now)
+
+    def _find_due(self, job: Job, now: int) -> Report | None:
+        """Return what a job calls for: the end of a run that takes too long, or a renewed lease."""
+        of: dict[str, Any] = {"internal_id": job.id, "attempt": job.attempt}
+        if job.running and is_over_time(job, now) and self._may_end(job, now):
+            return BusTimeOut(**of)
+        if (job.lease_expires_at or 0) - now < renewal(job) // 2:
+            return HeartbeatReport(**of)
+        return None
+
+    async def _end_unstarted(self, live: Sequence[Job], now: int) -> None:
+        """Do the reconciler's part for jobs that no worker has started in time (A17)."""
+        actor = Actor(Role.RECONCILER, self._settings.owner)
+
+        async def choose(job: Job) -> Sequence[c.Command]:
+            return (answer_missing_start(job, actor, now, jitter),)
+
+        overdue = [job for job in live if start_is_overdue(job, now) and self._may_end(job, now)]
+        await carry_out(self._parts.store, overdue, choose, CountedSweep())
+
+    def _may_end(self, job: Job, now: int) -> bool:
+        """Return whether a result that was sent in time would have been read by now.
+
+        Not while the bus is away, or one that was is still being read; but not for ever.
+        """
+        over = (now - min(job.timeout_at or now, job.deadline_at or now)) / SECOND
+        read = self._read_at is not None and monotonic() - self._read_at <= over
+        return read or over > job.policy.host_recovery / SECOND
 
     async def announce(self, queues: Sequence[str], capabilities: frozenset[str]) -> None:
         """Note that the bus is served, for `why`."""
@@ -92,19 +132,6 @@ class Leases:
                 concurrency=1,
             )
         )
-
-
-def _find_due(job: Job, now: int) -> Report | None:
-    """Return what a job calls for: the end of a run that takes too long, or a renewed lease.
-
-    One that was never started is the reconciler's (A17), and so is the end of one without a lease.
-    """
-    of: dict[str, Any] = {"internal_id": job.id, "attempt": job.attempt}
-    if job.running and is_over_time(job, now):
-        return BusTimeOut(**of)
-    if (job.lease_expires_at or 0) - now < renewal(job) // 2:
-        return HeartbeatReport(**of)
-    return None
 
 
 class LeaseLoop(Loop):

@@ -358,6 +358,16 @@ LIES = [
     b'{"verdict": "allow", "constraints": {"priority": "first"}}',
     b'{"verdict": "allow"} {"verdict": "deny"}',
     b" " * 100_000,
+    b'{"verdict": "deny", "rule": "a\\u0000b"}',
+    b'{"verdict": "deny", "rule": "-a"}',
+    b'{"verdict": "deny", "rule": "a\\n"}',
+    b'{"verdict": "deny", "rule": "%s"}' % (b"a" * 101),
+    b'{"verdict": "deny", "reason": "a\\u0000b"}',
+    b'{"verdict": "deny", "reason": "\xed\xa0\x80"}',
+    b'{"verdict": "allow", "constraints": {"image": ["a\\u0000b"]}}',
+    b'{"verdict": "approve", "approve": {"roles": []}}',
+    b'{"verdict": "approve", "approve": {"roles": ["admin", "owner"]}}',
+    b'{"verdict": "approve", "approve": {"roles": ["submitter"]}}',
 ]
 
 
@@ -370,6 +380,26 @@ async def test_what_is_not_a_decision_is_not_taken_for_one(store: Store, answer:
 
     assert (await now(store, job)).held_by == ("policy",)
     assert read_trouble(await store.note(STATE_NOTE)) is not None
+
+
+@pytest.mark.parametrize(
+    ("answer", "rule", "reason"),
+    [
+        (b'{"verdict": "deny", "rule": "", "reason": ""}', "default", ""),
+        (b'{"verdict": "deny", "rule": "a/b", "reason": "no"}', "a-b", "no"),
+        (b'{"verdict": "deny", "rule": "a", "reason": "%s"}' % (b"n" * 2000), "a", "n" * 1000),
+    ],
+)
+async def test_names_and_texts_of_a_kernel_are_made_to_fit_where_that_is_possible(
+    store: Store, answer: bytes, rule: str, reason: str
+) -> None:
+    async with serving() as kernel:
+        kernel.answer = answer
+        job, _ = await asked_for(store, book_of(kernel))
+        await decide_held(store, "s", HttpKernel())
+
+    [denied] = await store.latest_events(job.id, [EventType.DENIED])
+    assert (denied.facts.rule, denied.reason) == (rule, reason)
 
 
 @pytest.mark.parametrize("status", [b"302 Found", b"500 No", b"204 Nothing", b"404 Not"])

@@ -514,6 +514,14 @@ def about(field: str) -> Iterator[None]:
 
 REFUSED_BY_STORE: dict[str, type[HoldfastError]] = {
     kind.code: kind
-    for kind in (JobPurged, JobUnreadable, KeyBusy, KeyConflict, RequestIdReused, TooManyNames)
+    for kind in (
+        BadPolicy,
+        JobPurged,
+        JobUnreadable,
+        KeyBusy,
+        KeyConflict,
+        RequestIdReused,
+        TooManyNames,
+    )
 }
 """The errors with which a store refuses a job or a change that the law allows, by code."""

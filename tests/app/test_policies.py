@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import asyncpg
 import pytest
@@ -25,6 +25,7 @@ from holdfast.operations.local import LocalOperations
 from holdfast.operations.session import StoreSession
 from holdfast.ports.bus import JobOffer
 from holdfast.ports.store import Store
+from holdfast.stores.postgres import policy as postgres_policy
 from holdfast.tasks.tasks import make_task
 from holdfast.testing import Kit
 from holdfast.testing.factories import CONTROL, new_webhook
@@ -339,6 +340,31 @@ async def test_a_job_in_a_caller_s_transaction_is_judged_or_the_transaction_refu
             await connection.close()
         held = [job.held_by for job in await all_jobs(store)]
         assert sorted(held) == [(), ("denied:no",)]
+
+
+async def test_a_caller_s_transaction_learns_why_the_rules_cannot_be_read_here(
+    empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def submit_in_one(connection: Any) -> None:
+        async with connection.transaction():
+            await ship.submit_in(connection, 1)
+
+    def fail(body: str) -> NoReturn:
+        raise BadPolicy("expressions need the extra 'policy'")
+
+    async with Holdfast(empty_postgres_url) as app:
+        ship = shipper(app)
+        connection = await asyncpg.connect(empty_postgres_url)
+        await submit_in_one(connection)
+        await (await app.store()).apply_policy(OPEN, actor="ann")
+        monkeypatch.setattr(postgres_policy, "compile_book", fail)
+        try:
+            with pytest.raises(PolicyChanged):
+                await submit_in_one(connection)
+            with pytest.raises(BadPolicy, match=r"this process .* need the extra 'policy'"):
+                await submit_in_one(connection)
+        finally:
+            await connection.close()
 
 
 async def test_rules_that_change_under_load_judge_each_job_by_one_of_them(app: Holdfast) -> None:

@@ -24,6 +24,7 @@ from holdfast.lifecycle.commands import Command
 from holdfast.lifecycle.record import Actor, Facts, Job, JobId
 from holdfast.lifecycle.states import EventType, Kind, Role, State
 from holdfast.lifecycle.submit import submit as decide_submit
+from holdfast.maintenance.policy_health import examine_policy
 from holdfast.maintenance.verify import LedgerProblem, verify
 from holdfast.ports.kernel import STATE_NOTE, read_trouble
 from holdfast.ports.models import SubmitRefused, Submitted
@@ -42,6 +43,7 @@ ASKS = OPEN + (
     '[kernel]\nurl = "http://127.0.0.1:1/ask"\ndeadline = "500ms"\n'
     '[[rule]]\nid = "ask"\nmatch = { task = "deploy" }\nthen = "ask"\n'
 )
+OTHER_KERNEL = ASKS.replace("127.0.0.1:1", "127.0.0.1:2")
 OPENS = ASKS.replace('deadline = "500ms"', 'deadline = "500ms"\non_failure = "open"')
 CLOCK = OPEN + (
     '[[rule]]\nid = "always"\nmatch = { task = "deploy" }\nhours = "00:00-24:00"\nthen = "deny"\n'
@@ -218,6 +220,53 @@ async def test_a_kernel_that_answers_again_decides_and_the_note_is_over(store: S
     assert read_trouble(await store.note(STATE_NOTE)) is None
 
 
+@pytest.mark.parametrize("book", [CLOCK, OTHER_KERNEL])
+async def test_a_kernel_that_the_rules_no_longer_ask_is_not_to_blame(
+    store: Store, book: str
+) -> None:
+    job, _ = await asked_for(store)
+    await decide_held(store, "s", Answers(KernelUnavailable("away")))
+    assert [one.text for one in await examine_policy(store) if "the kernel at" in one.text]
+
+    await store.apply_policy(book, actor="ann")
+
+    _, reason = await ask(store, job, r.AwaitsDecision)
+    assert (reason.kernel, reason.tries, reason.failing_since) == (None, 0, None)
+    assert not [one.text for one in await examine_policy(store) if "the kernel at" in one.text]
+
+
+async def test_a_job_that_waits_for_the_clock_does_not_wait_for_a_kernel_that_fails(
+    store: Store,
+) -> None:
+    book = ASKS + CLOCK.removeprefix(OPEN).replace("deploy", "ship")
+    asked, _ = await asked_for(store, book)
+    timed = await submitted(store, task="ship")
+    await decide_held(store, "s", Answers(KernelUnavailable("away")), limit=1)
+
+    _, of_kernel = await ask(store, asked, r.AwaitsDecision)
+    _, of_clock = await ask(store, timed, r.AwaitsDecision)
+
+    assert (of_kernel.kernel, of_clock.kernel) == ("http://127.0.0.1:1/ask", None)
+
+
+async def test_the_trouble_with_a_kernel_is_counted_from_its_own_first_failure(
+    store: Store,
+) -> None:
+    await asked_for(store)
+    kernel = Answers(KernelUnavailable("away"))
+    await decide_held(store, "s", kernel)
+    before = read_trouble(await store.note(STATE_NOTE))
+    await store.apply_policy(OTHER_KERNEL, actor="ann")
+
+    await decide_held(store, "s", kernel)
+
+    after = read_trouble(await store.note(STATE_NOTE))
+    assert before is not None
+    assert after is not None
+    assert (after.url, after.tries) == ("http://127.0.0.1:2/ask", 1)
+    assert after.since > before.since
+
+
 async def test_only_a_policy_that_says_so_admits_when_its_kernel_fails(store: Store) -> None:
     job, _ = await asked_for(store, OPENS)
 
@@ -358,6 +407,16 @@ LIES = [
     b'{"verdict": "allow", "constraints": {"priority": "first"}}',
     b'{"verdict": "allow"} {"verdict": "deny"}',
     b" " * 100_000,
+    b'{"verdict": "deny", "rule": "a\\u0000b"}',
+    b'{"verdict": "deny", "rule": "-a"}',
+    b'{"verdict": "deny", "rule": "a\\n"}',
+    b'{"verdict": "deny", "rule": "%s"}' % (b"a" * 101),
+    b'{"verdict": "deny", "reason": "a\\u0000b"}',
+    b'{"verdict": "deny", "reason": "\xed\xa0\x80"}',
+    b'{"verdict": "allow", "constraints": {"image": ["a\\u0000b"]}}',
+    b'{"verdict": "approve", "approve": {"roles": []}}',
+    b'{"verdict": "approve", "approve": {"roles": ["admin", "owner"]}}',
+    b'{"verdict": "approve", "approve": {"roles": ["submitter"]}}',
 ]
 
 
@@ -370,6 +429,26 @@ async def test_what_is_not_a_decision_is_not_taken_for_one(store: Store, answer:
 
     assert (await now(store, job)).held_by == ("policy",)
     assert read_trouble(await store.note(STATE_NOTE)) is not None
+
+
+@pytest.mark.parametrize(
+    ("answer", "rule", "reason"),
+    [
+        (b'{"verdict": "deny", "rule": "", "reason": ""}', "default", ""),
+        (b'{"verdict": "deny", "rule": "a/b", "reason": "no"}', "a-b", "no"),
+        (b'{"verdict": "deny", "rule": "a", "reason": "%s"}' % (b"n" * 2000), "a", "n" * 1000),
+    ],
+)
+async def test_names_and_texts_of_a_kernel_are_made_to_fit_where_that_is_possible(
+    store: Store, answer: bytes, rule: str, reason: str
+) -> None:
+    async with serving() as kernel:
+        kernel.answer = answer
+        job, _ = await asked_for(store, book_of(kernel))
+        await decide_held(store, "s", HttpKernel())
+
+    [denied] = await store.latest_events(job.id, [EventType.DENIED])
+    assert (denied.facts.rule, denied.reason) == (rule, reason)
 
 
 @pytest.mark.parametrize("status", [b"302 Found", b"500 No", b"204 Nothing", b"404 Not"])

@@ -13,16 +13,23 @@ import pytest
 
 from holdfast.ids import mint_id
 from holdfast.lifecycle.states import EventType, State
+from holdfast.ports.models import Submitted
+from holdfast.stores.postgres import policy as postgres_policy
+from holdfast.testing.factories import new_job
+from holdfast.webhooks.registry import TASK
 from tests.stores.ledgers import Ledger, make_ledger
 from tests.stores.raw import ENGINES, Raw
 
 pytestmark = pytest.mark.req("A13")
 OPEN = 'version = 1\ndefault = "allow"\n'
+DENIES = OPEN + '[[rule]]\nid = "no"\nthen = "deny"\n'
 UNJUDGED = "a job that the policy has not judged"
 INSERT = (
     "INSERT INTO events (id, rev, type, from_state, to_state, at, attempt, actor, data) "
     "VALUES ($1, $2, $3, $4, $5, 1, 0, 'eve', $6)"
 )
+
+CURRENT = "UPDATE meta SET value = $1 WHERE key = 'policy'"
 
 
 @pytest.fixture(params=ENGINES)
@@ -77,14 +84,43 @@ async def test_a_birth_into_a_queue_must_name_the_rules_that_are_applied(
     assert await is_refused(connection, birth(rules=old))
     assert await is_refused(connection, birth(rules="no such"))
     assert not await is_refused(connection, birth(rules=new))
+    assert not await is_refused(connection, birth(task=TASK))
+
+
+async def test_a_birth_that_waits_has_no_verdict_or_that_of_the_rules_that_are_applied(
+    ledger: Ledger, raw: Any
+) -> None:
+    old, new = await apply(ledger, OPEN + "# old\n", OPEN)
+    connection = await raw()
+
+    assert await is_refused(connection, birth(State.PENDING, rules=old))
+    assert await is_refused(connection, birth(State.PENDING, rules="no such"))
+    assert not await is_refused(connection, birth(State.PENDING, rules=new))
     assert not await is_refused(connection, birth(State.PENDING))
-    assert not await is_refused(connection, birth(task="holdfast.webhook"))
+    assert not await is_refused(connection, birth(State.PENDING, rules=old, task=TASK))
+
+
+async def test_a_job_that_waits_for_another_gate_is_judged_by_the_rules_that_are_applied(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that only the database can show that there are others.
+    monkeypatch.setattr(postgres_policy, "FRESH_SECONDS", 600.0)
+    async with ledger.store() as store:
+        await store.apply_policy(OPEN, actor="ann")
+        [applied] = await apply(ledger, DENIES)
+
+        [outcome] = await store.submit([new_job(holds=("upload",), admitted=False)])
+
+        assert isinstance(outcome, Submitted)
+        assert outcome.job.held_by == ("denied:no", "upload")
+        [first] = await store.events(outcome.job.id)
+        assert first.facts.rules == applied
 
 
 async def test_an_admission_needs_a_judgement_by_any_rules_that_were_applied(
     ledger: Ledger, raw: Any
 ) -> None:
-    old, _ = await apply(ledger, OPEN + "# old\n", OPEN)
+    old, new = await apply(ledger, OPEN + "# old\n", OPEN)
     connection = await raw()
     cases = [
         ({}, None, True),
@@ -92,10 +128,12 @@ async def test_an_admission_needs_a_judgement_by_any_rules_that_were_applied(
         ({}, old, False),
         ({"rules": old}, None, False),
     ]
-    cases.append(({"task": "holdfast.webhook"}, None, False))
+    cases.append(({"task": TASK}, None, False))
     for first, rules, refused in cases:
         born = birth(State.PENDING, **first)
+        await connection.rows(CURRENT, old)
         assert not await is_refused(connection, born)
+        await connection.rows(CURRENT, new)
         data = None if rules is None else msgspec.json.encode({"rules": rules}).decode()
         codes = (EventType.ADMITTED.code, State.PENDING.code, State.QUEUED.code)
         admission = [born[0], 2, *codes, data]

@@ -27,7 +27,7 @@ from holdfast.lifecycle.holds import (
 )
 from holdfast.lifecycle.record import Actor, Job, LoggedEvent, NewJob
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports.kernel import STATE_NOTE, ExternalKernel, KernelTrouble, read_trouble
+from holdfast.ports.kernel import STATE_NOTE, ExternalKernel, KernelTrouble, read_trouble_of
 from holdfast.ports.store import Store
 
 KERNEL, FAILURE = "kernel", "failure"
@@ -70,7 +70,7 @@ class KernelState:
         if self._last is None and not self._answered:
             return
         before = await self._store.note(STATE_NOTE)
-        known = read_trouble(before)
+        known = read_trouble_of(url, before)
         after = ""
         if self._last is not None:
             trouble = KernelTrouble(

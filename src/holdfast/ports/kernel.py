@@ -31,6 +31,12 @@ def read_trouble(note: str | None) -> KernelTrouble | None:
     return msgspec.json.decode(note, type=KernelTrouble) if note else None
 
 
+def read_trouble_of(url: str | None, note: str | None) -> KernelTrouble | None:
+    """Return what is noted of the kernel at a URL; a note of another is of no interest any more."""
+    trouble = read_trouble(note)
+    return None if trouble is None or trouble.url != url else trouble
+
+
 class ExternalKernel(Protocol):
     """Asks a kernel. It keeps no decision: what it returns is recorded with the job."""
 

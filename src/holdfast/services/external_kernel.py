@@ -24,8 +24,10 @@ from holdfast.admission.book import (
     Verdict,
 )
 from holdfast.admission.verdicts import Decision
+from holdfast.auth.authorization import SCOPES, Scope
 from holdfast.errors import HoldfastError, KernelUnavailable
 from holdfast.ids import unix_seconds
+from holdfast.lifecycle.payload import TEXT_LIMIT, check_text
 from holdfast.lifecycle.record import JobId
 from holdfast.webhooks.egress import call
 from holdfast.webhooks.signature import sign_headers
@@ -35,6 +37,10 @@ FAILURES = 3
 """Failures in a row after which a kernel is left alone for a while."""
 PAUSE_SECONDS = 5.0
 """For how long; then one request finds out whether it is back."""
+APPROVERS = frozenset(role.value for role, scopes in SCOPES.items() if Scope.APPROVE in scopes)
+"""The roles that may approve at all: a job that only others might approve would wait for ever."""
+_RULE = r"^([A-Za-z0-9][A-Za-z0-9._/-]{0,99})?\Z"
+"""The name of a rule, as the id of one in a book; besides, it may be empty, or have a `/`."""
 
 
 class _SentApproval(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,7 +64,7 @@ class _SentDecision(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """An answer as it is sent."""
 
     verdict: Literal["allow", "deny", "approve", "hold"]
-    rule: str | None = None
+    rule: Annotated[str, Meta(pattern=_RULE)] | None = None
     reason: str | None = None
     constraints: _SentConstraints | None = None
     approve: _SentApproval | None = None
@@ -115,7 +121,7 @@ class HttpKernel:
             raise error
         try:
             decision = _decide(book, await _post(kernel, variables, job))
-        except (HoldfastError, TimeoutError, msgspec.MsgspecError) as error:
+        except (HoldfastError, TimeoutError, msgspec.MsgspecError, UnicodeError) as error:
             breaker.fail()
             raise KernelUnavailable(f"{kernel.url}: {error or 'no answer in time'}") from error
         breaker.succeed()
@@ -140,14 +146,17 @@ async def _post(kernel: Kernel, variables: Mapping[str, Any], job: JobId) -> byt
 def _decide(book: Book, body: bytes) -> Decision:
     written = _read(body)
     terms = written.approve or _SentApproval()
-    in_bounds = 1 <= terms.count <= APPROVALS_LIMIT and 0 <= terms.expires_seconds <= EXPIRY_LIMIT
-    if not in_bounds or not terms.roles:
-        raise KernelUnavailable("it asks for approvals that no rule could ask for")
+    _check_approval(terms)
+    reason = None if written.reason is None else written.reason[:TEXT_LIMIT]
+    images = () if written.constraints is None else written.constraints.image or ()
+    # A denial repeats them. What the store cannot write would be refused there, and asked again.
+    for text in (reason or "", *images):
+        check_text(text, "a text of its answer", limit=ANSWER_BYTES, empty=True)
     return Decision(
         verdict=Verdict(written.verdict),
         # A hold names it, and `/` parts the names of holds.
-        rule=None if written.rule is None else written.rule.replace("/", "-")[:100] or None,
-        reason=None if written.reason is None else written.reason[:1000],
+        rule=None if written.rule is None else written.rule.replace("/", "-") or None,
+        reason=reason,
         rules=book.digest,
         constraints=None
         if written.constraints is None
@@ -156,3 +165,12 @@ def _decide(book: Book, body: bytes) -> Decision:
         if Verdict(written.verdict) is Verdict.APPROVE
         else None,
     )
+
+
+def _check_approval(terms: _SentApproval) -> None:
+    in_bounds = 1 <= terms.count <= APPROVALS_LIMIT and 0 <= terms.expires_seconds <= EXPIRY_LIMIT
+    if not in_bounds or not terms.roles:
+        raise KernelUnavailable("it asks for approvals that no rule could ask for")
+    if not APPROVERS.issuperset(terms.roles):
+        known = ", ".join(sorted(APPROVERS))
+        raise KernelUnavailable(f"it names roles that may not approve; those that may are {known}")

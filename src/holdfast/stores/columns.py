@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.admission.book import Book
+from holdfast.errors import BadPolicy
 from holdfast.lifecycle.execution_policy import Policy, needs_key, policy_key, read_policy
 from holdfast.lifecycle.record import (
     NO_FACTS,
@@ -135,8 +136,8 @@ class Dictionary:
         self.needs: dict[int, frozenset[str]] = Known({0: frozenset()})
         self.created: dict[str, tuple[Created, Job]] = {}
         self.names = KnownNames()
-        self.books: dict[str, Book] = {}
-        """Applied rules by digest, compiled."""
+        self.books: dict[str, Book | BadPolicy] = {}
+        """Applied rules by digest, compiled, or why this process cannot."""
 
     def find_unknown(self, named: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
         """Return the keys of policies and of needs that were not seen yet."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.admission.book import Book
 from holdfast.admission.door import judge_birth
+from holdfast.errors import BadPolicy
 from holdfast.lifecycle.record import Change, NewJob
 from holdfast.lifecycle.reserved import is_reserved
 
@@ -34,3 +35,11 @@ def judge_submits(changes: Sequence[Change], book: Book) -> list[Change]:
         else change
         for change in changes
     ]
+
+
+def explain_unreadable(error: BadPolicy) -> BadPolicy:
+    """Return why a process submits nothing that it would have to judge."""
+    return BadPolicy(
+        f"this process cannot read the policy that is applied, so it submits no jobs: {error}; run "
+        "it with the version of Holdfast, and the extras, that the policy was written for"
+    )

@@ -295,9 +295,9 @@ def illegal_terms() -> str:
     return f"NEW.policy <> OLD.policy AND NOT ({corrected} OR {admitted})"
 
 
-def birth_to_judge() -> str:
-    """Write when a new event is a birth into a queue, which the current rules must have judged."""
-    return f"NEW.rev = 1 AND NEW.to_state = {State.QUEUED.code}"
+def into_queue() -> str:
+    """Write when a new event leads into a queue."""
+    return f"NEW.to_state = {State.QUEUED.code}"
 
 
 def admission() -> str:
@@ -401,7 +401,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "illegal_birth": illegal_birth,
     "illegal_retention": illegal_retention,
     "illegal_terms": illegal_terms,
-    "birth_to_judge": birth_to_judge,
+    "into_queue": into_queue,
     "unjudged": lambda: UNJUDGED,
     "admission": admission,
     "postgres.requested": postgres_requested,

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from holdfast.admission.book import Approval, read_book
+from holdfast.admission.door import unjudged_birth
+from holdfast.admission.variables import variables_of
+from holdfast.admission.verdicts import Unknown, judge
+from holdfast.errors import BadPolicy
+from holdfast.lifecycle.derive import born
 from holdfast.lifecycle.holds import POLICY_HOLD, expires_at, next_approval
-from holdfast.lifecycle.record import Job, LoggedEvent
+from holdfast.lifecycle.record import Job, LoggedEvent, NewJob
 from holdfast.lifecycle.transitions import APPROVALS, HOLDS
-from holdfast.ports.kernel import STATE_NOTE, read_trouble
+from holdfast.ports.kernel import STATE_NOTE, KernelTrouble, read_trouble_of
 from holdfast.ports.store import Store
 from holdfast.queries.why import reasons as r
 from holdfast.queries.why.facts import Act
@@ -34,7 +39,7 @@ async def explain_policy(store: Store, job: Job) -> list[r.Reason]:
     if POLICY_HOLD not in job.held_by:
         return []
     [first] = await store.events(job.id, limit=1)
-    trouble = read_trouble(await store.note(STATE_NOTE))
+    trouble = await _find_trouble(store, first)
     return [
         r.AwaitsDecision(
             rule=first.facts.rule,
@@ -45,6 +50,25 @@ async def explain_policy(store: Store, job: Job) -> list[r.Reason]:
             error=None if trouble is None else trouble.message,
         )
     ]
+
+
+async def _find_trouble(store: Store, first: LoggedEvent) -> KernelTrouble | None:
+    """Return why the kernel does not decide on a job, if it is the kernel that has to."""
+    note = await store.note(STATE_NOTE)
+    applied = await store.policy() if note else None
+    if applied is None:
+        return None
+    try:
+        book = read_book(applied.body)
+    except BadPolicy:
+        return None
+    trouble = read_trouble_of(None if book.kernel is None else book.kernel.url, note)
+    if trouble is None:
+        return None
+    # As the scheduler does: the rules may be others than at its birth, and ask for other jobs.
+    asked = unjudged_birth(NewJob(record=born(first), event=first))
+    found = judge(book, variables_of(asked), now=(await store.clock()).now)
+    return trouble if isinstance(found, Unknown) else None
 
 
 async def _find_roles(store: Store, rule: str, events: list[LoggedEvent]) -> tuple[str, ...]:

@@ -26,10 +26,10 @@ from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
 from holdfast.stores.cursors import LAST_REV
 from holdfast.stores.fold import STALE, Fold, fold, stamp
 from holdfast.stores.outcomes import ChildRefused, rejected_as_unreadable
-from holdfast.stores.postgres.policy import under_current_policy
+from holdfast.stores.postgres.policy import freshen_policy, under_current_policy
 from holdfast.stores.postgres.pool import ConnectionUse
 from holdfast.stores.postgres.rows import commit_arrays
-from holdfast.stores.postgres.session import SQL, KnownPolicy, PostgresSession
+from holdfast.stores.postgres.session import SQL, PostgresSession
 from holdfast.stores.postgres.submit import DATA_ERRORS, submit_with_keys
 from holdfast.stores.quarantine import STRAY_EVENT
 from holdfast.stores.sql_files import without_comment
@@ -57,10 +57,12 @@ class _Locked:
         self.folds: list[Fold] = []
         self._decide = decide
 
-    def decide_on(self, current: Job, events: Sequence[LoggedEvent], policy: KnownPolicy) -> bool:
+    async def decide_on(
+        self, session: PostgresSession, current: Job, events: Sequence[LoggedEvent]
+    ) -> bool:
         """Decide on the record; return whether there is anything to write."""
         changes = self._decide(current, events) if len(events) <= LOCKED_EVENTS else ()
-        self.folds = fold(policy.judge_changes(changes))[0]
+        self.folds = fold(await _judge_changes(session, changes))[0]
         return bool(changes)
 
 
@@ -100,7 +102,7 @@ async def _commit(
     *,
     last_try: bool,
 ) -> list[Outcome]:
-    changes = session.policy.judge_changes(changes)
+    changes = await _judge_changes(session, changes)
     folds, numbers = fold(changes)
     if named := _list_naming_records(folds):
         await session.remember(named)
@@ -119,6 +121,14 @@ async def _commit(
         found.get(change.id, Lost(None)) if number == STALE else outcomes[number]
         for number, change in zip(numbers, changes, strict=True)
     ]
+
+
+async def _judge_changes(session: PostgresSession, changes: Sequence[Change]) -> Sequence[Change]:
+    """Return changes whose new jobs are judged; those without depend on no policy."""
+    if not any(change.submits for change in changes):
+        return changes
+    await freshen_policy(session)
+    return session.policy.judge_changes(changes)
 
 
 async def commit_locked(
@@ -148,7 +158,7 @@ async def _commit_locked(session: PostgresSession, locked: _Locked, *, last_try:
         except PolicyChanged as error:
             if not last_try:
                 raise
-            return _reject_as_unjudged(error)
+            return _reject_as_unjudged(session, locked.folds[-1], error)
         except DATA_ERRORS as error:
             return await _describe_refusal(session, locked.folds[-1], error)
         if locked.folds:
@@ -174,7 +184,7 @@ async def _commit_under_lock(session: PostgresSession, locked: _Locked) -> Outco
         if locked.after is not None:
             bounds = (locked.after, LOCKED_EVENTS + 1, LAST_REV)
             events = await session.events(await session.rows("events", locked.id, *bounds))
-        if not locked.decide_on(jobs[0], events, session.policy):
+        if not await locked.decide_on(session, jobs[0], events):
             # Durable all the same: taking the row's lock is written, and so waited for.
             return Lost(jobs[0])
         named = _list_naming_records(locked.folds)
@@ -226,7 +236,7 @@ async def _commit_by_halves(
         if not settles_policy:
             raise
         if len(folds) == 1:
-            return [_reject_as_unjudged(error)]
+            return [_reject_as_unjudged(session, folds[0], error)]
     except DATA_ERRORS as error:
         if len(folds) == 1:
             return [await _describe_refusal(session, folds[0], error)]
@@ -384,8 +394,9 @@ async def _write_dependents(
                 raise ChildRefused(outcome)
 
 
-def _reject_as_unjudged(error: PolicyChanged) -> Rejected:
-    return Rejected(code=error.code, message=str(error))
+def _reject_as_unjudged(session: PostgresSession, one: Fold, error: PolicyChanged) -> Rejected:
+    why = session.policy.problem if one.submits else None
+    return Rejected(code=(why or error).code, message=str(why or error))
 
 
 def _reject_as_busy(one: Fold) -> Rejected:

@@ -659,7 +659,8 @@ CREATE TRIGGER policy_events_kept AFTER DELETE ON policy_events FOR EACH ROW
     EXECUTE FUNCTION holdfast_refuse('the removal of an entry');
 
 -- While rules are applied, no job enters a queue that they have not judged: at its birth the present
--- ones must have, at its admission any. Disabled while none are applied, so that it costs nothing.
+-- ones must have, at its admission any. A birth that waits may come unjudged, and not with the
+-- verdict of older rules. Disabled while none are applied, so that it costs nothing.
 CREATE FUNCTION holdfast_judged() RETURNS trigger LANGUAGE plpgsql AS
 $$ DECLARE
     first jsonb := CASE WHEN NEW.rev = 1 THEN NEW.data
@@ -668,7 +669,8 @@ BEGIN
     IF starts_with(first ->> 'task', '{{law.reserved}}') THEN
         RETURN NULL;
     END IF;
-    IF NEW.rev = 1 AND first ->> 'rules' = (SELECT value FROM meta WHERE key = 'policy')
+    IF NEW.rev = 1 AND (first ->> 'rules' = (SELECT value FROM meta WHERE key = 'policy')
+            OR first ->> 'rules' IS NULL AND NOT {{law.into_queue}})
         OR NEW.rev > 1 AND EXISTS (SELECT 1 FROM policy_books
             WHERE digest IN (NEW.data::jsonb ->> 'rules', first ->> 'rules')) THEN
         RETURN NULL;
@@ -677,7 +679,7 @@ BEGIN
         USING ERRCODE = '{{law.unjudged}}';
 END $$;
 CREATE TRIGGER events_judged AFTER INSERT ON events FOR EACH ROW
-    WHEN ({{law.birth_to_judge}} OR {{law.admission}})
+    WHEN (NEW.rev = 1 OR {{law.admission}})
     EXECUTE FUNCTION holdfast_judged();
 ALTER TABLE events DISABLE TRIGGER events_judged;
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from holdfast.admission.book import Book
-from holdfast.errors import LawBroken
+from holdfast.errors import BadPolicy, LawBroken
 from holdfast.lifecycle.execution_policy import needs_key, needs_text, policy_key, policy_text
 from holdfast.lifecycle.record import Change, Draft, JobId, NewJob
 from holdfast.stores.columns import Dictionary
@@ -68,8 +68,15 @@ class KnownPolicy:
 
     def __init__(self) -> None:
         self.book: Book | None = None
+        self.problem: BadPolicy | None = None
+        """Why this process cannot read the rules that are applied."""
         self.read_at = 0.0
         """By the monotonic clock."""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether rules were applied when that was last looked at."""
+        return self.book is not None or self.problem is not None
 
     def judge(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
         """Return new jobs as the rules let them be born."""

@@ -81,9 +81,9 @@ class PostgresStore(SharedLedger, SharedDirectory, SharedUploads, SharedMaintena
         await self._connections.open()
         try:
             await self._check_schema()
-            # Who may not read it, or cannot, submits nothing that it would have to judge: the
-            # database refuses that. All else works.
-            with suppress(StoreError, BadPolicy):
+            # Who may not read it submits nothing that it would have to judge: the database refuses
+            # that. All else works.
+            with suppress(StoreError):
                 await read_policy(self._session)
         except BaseException:
             await self._connections.close()
@@ -113,8 +113,13 @@ class PostgresStore(SharedLedger, SharedDirectory, SharedUploads, SharedMaintena
         return await submit(self._session, jobs, await_keys=await_keys) if jobs else []
 
     async def judge(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
-        """Judge jobs by the applied policy, ahead of a caller's transaction that submits them."""
+        """Judge jobs by the applied policy, ahead of a caller's transaction that submits them.
+
+        BadPolicy if this process cannot read it: the transaction would be refused in vain.
+        """
         await freshen_policy(self._session)
+        if (problem := self._session.policy.problem) is not None:
+            raise BadPolicy(str(problem))
         return self._session.policy.judge(jobs)
 
     async def read_policy(self) -> None:

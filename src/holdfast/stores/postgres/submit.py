@@ -9,7 +9,7 @@ from uuid import UUID
 
 import asyncpg
 
-from holdfast.errors import LawBroken, StoreUnavailable
+from holdfast.errors import LawBroken, PolicyChanged, StoreUnavailable
 from holdfast.lifecycle.keys import Existing, KeyHolder, KeyPlan, KeyRefusal, KeyVerdict
 from holdfast.lifecycle.record import Job, JobId, Key, NewJob
 from holdfast.lifecycle.states import KeyKind, Link
@@ -21,7 +21,7 @@ from holdfast.stores.outcomes import (
     refused_by_key,
     settle_known,
 )
-from holdfast.stores.postgres.policy import under_current_policy
+from holdfast.stores.postgres.policy import freshen_policy, under_current_policy
 from holdfast.stores.postgres.pool import ConnectionUse
 from holdfast.stores.postgres.rows import submit_arrays
 from holdfast.stores.postgres.session import SQL, PostgresSession
@@ -54,9 +54,12 @@ async def submit(
     session: PostgresSession, jobs: Sequence[NewJob], *, await_keys: bool
 ) -> list[SubmitOutcome]:
     """Insert decided jobs with their first events and keys, as the policy lets them be born."""
-    return await under_current_policy(
-        session, lambda _: _submit(session, session.policy.judge(jobs), await_keys=await_keys)
-    )
+
+    async def judge_and_submit(last_try: bool) -> list[SubmitOutcome]:
+        await freshen_policy(session)
+        return await _submit(session, session.policy.judge(jobs), await_keys=await_keys)
+
+    return await under_current_policy(session, judge_and_submit)
 
 
 async def _submit(
@@ -114,6 +117,10 @@ async def _submit_by_halves(
             return await _submit_by_halves(session, jobs, settle=True, alone=alone)
         if len(jobs) == 1:
             return [_refused(error)]
+    except PolicyChanged as error:
+        refused = _refuse_as_unjudged(session, error)
+        if len(jobs) == 1:
+            return [refused]
     half = len(jobs) // 2
     first = await _submit_by_halves(session, jobs[:half], settle=settle)
     return first + await _submit_by_halves(session, jobs[half:], settle=settle)
@@ -126,10 +133,20 @@ async def _await_key(session: PostgresSession, job: NewJob) -> SubmitOutcome:
         return (await session.run(work, keep=DATA_ERRORS, use=ConnectionUse.KEY_WAITS))[0]
     except DATA_ERRORS as error:
         return _refused(error)
+    except PolicyChanged as error:
+        return _refuse_as_unjudged(session, error)
     except StoreUnavailable as error:
         if isinstance(error.__cause__, KeyHeld):
             return await _refuse_as_busy(session, job)
         raise
+
+
+def _refuse_as_unjudged(session: PostgresSession, error: PolicyChanged) -> SubmitRefused:
+    """Refuse a job that nobody here can judge; raise the error where it can be tried again."""
+    problem = session.policy.problem
+    if problem is None:
+        raise error
+    return SubmitRefused(code=problem.code, message=str(problem))
 
 
 async def _refuse_as_busy(session: PostgresSession, job: NewJob) -> SubmitRefused:

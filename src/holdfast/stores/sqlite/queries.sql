@@ -590,10 +590,12 @@ INSERT INTO jobs ({{columns.row}}) VALUES (:marks)
 
 -- name: policy_on
 -- Refuse jobs that the rules have not judged: at their birth the present ones must have, at their
--- admission any. Made when rules are applied, so that it costs nothing while none are.
+-- admission any. A birth that waits may come unjudged, and not with the verdict of older rules.
+-- Made when rules are applied, so that it costs nothing while none are.
 -- differs from postgres: a trigger cannot be disabled.
 CREATE TRIGGER IF NOT EXISTS events_judged AFTER INSERT ON events
-WHEN ({{law.birth_to_judge}}
+WHEN (NEW.rev = 1
+        AND ({{law.into_queue}} OR json_extract(NEW.data, '$.rules') IS NOT NULL)
         AND json_extract(NEW.data, '$.rules') IS NOT (SELECT value FROM meta WHERE key = 'policy')
     OR {{law.admission}} AND NOT EXISTS (
         SELECT 1 FROM policy_books AS b WHERE b.digest = json_extract(NEW.data, '$.rules')

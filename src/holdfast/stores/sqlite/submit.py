@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from uuid import UUID
 
-from holdfast.errors import JobUnreadable, LawBroken
+from holdfast.admission.book import Book
+from holdfast.errors import BadPolicy, JobUnreadable, LawBroken, PolicyChanged
 from holdfast.lifecycle.holds import UNADMITTED, listed_holds
 from holdfast.lifecycle.keys import Existing, KeyHolder, KeyName, KeyPlan, KeyRefusal
 from holdfast.lifecycle.record import Job, JobId, NewJob
@@ -31,7 +32,8 @@ from holdfast.stores.tenant_limits import LIMIT_KEYS
 
 def submit(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
     """Insert a batch; where one of it is bad, or was there before, go through them one by one."""
-    if jobs and turn.book is not None:
+    # Where the rules cannot be read, the trigger refuses what they would have to judge.
+    if jobs and isinstance(turn.book, Book):
         jobs = judge_births(jobs, turn.book)
     try:
         with turn.in_savepoint():
@@ -84,6 +86,8 @@ def _submit_apart(turn: Turn, job: NewJob) -> SubmitOutcome:
         return _unreadable(turn, job.record.id, error)
     except DATA_ERRORS as error:
         refused = translate_error(error)
+        if isinstance(refused, PolicyChanged) and isinstance(turn.book, BadPolicy):
+            refused = turn.book
         return SubmitRefused(code=getattr(refused, "code", "bad_data"), message=str(refused))
 
 

@@ -17,13 +17,13 @@ from typing import Any
 import apsw
 
 from holdfast.admission.book import Book
-from holdfast.errors import JobUnreadable
+from holdfast.errors import BadPolicy, JobUnreadable
 from holdfast.flow.policy_book import BOOKS, compile_book
 from holdfast.lifecycle.execution_policy import needs_key, needs_text, policy_key, policy_text
 from holdfast.lifecycle.record import Job, JobId, LoggedEvent
 from holdfast.lifecycle.transitions import SUBMIT_EVENT
 from holdfast.stores.columns import DATA, NEEDS, POLICY, TYPE, Dictionary, created_keys
-from holdfast.stores.door import CURRENT
+from holdfast.stores.door import CURRENT, explain_unreadable
 from holdfast.stores.quarantine import read_all, read_undamaged, report_refused, report_set_aside
 from holdfast.stores.side_tables import POLICY_BOOKS
 from holdfast.stores.sqlite.rows import SQL, Row, event_of, job_id, job_of
@@ -138,8 +138,8 @@ class Turn(ReadSnapshot):
         return self._meta["sealing"] == "on"
 
     @cached_property
-    def book(self) -> Book | None:
-        """The rules that judge new jobs; None if none are applied."""
+    def book(self) -> Book | BadPolicy | None:
+        """The rules that judge new jobs, or why they cannot be read; None if none are applied."""
         digest = self._meta.get(CURRENT)
         if digest is None:
             return None
@@ -147,7 +147,11 @@ class Turn(ReadSnapshot):
             if len(self.seen.books) >= BOOKS:
                 self.seen.books.clear()
             [row] = self.rows("policy_book", digest)
-            self.seen.books[digest] = compile_book(POLICY_BOOKS.read(row).body)
+            try:
+                self.seen.books[digest] = compile_book(POLICY_BOOKS.read(row).body)
+            except BadPolicy as error:
+                # What this process lacks, it lacks as long as it runs.
+                self.seen.books[digest] = explain_unreadable(error)
         return self.seen.books[digest]
 
     @cached_property

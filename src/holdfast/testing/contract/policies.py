@@ -98,10 +98,10 @@ class PolicyContract:
         other = new_job(task="bad", parent_id=parent.id, link_kind=Link.CHILD)
         hold = decided(parent, c.Hold(actor=CONTROL, hold="a"))
 
-        [outcome] = await store.commit([_with(hold, child)])
+        [outcome] = await store.commit([with_submits(hold, child)])
         assert isinstance(outcome, Committed)
         unhold = decided(outcome.job, c.Unhold(actor=CONTROL, hold="a"))
-        locked = await store.commit_locked(parent.id, lambda *_: [_with(unhold, other)])
+        locked = await store.commit_locked(parent.id, lambda *_: [with_submits(unhold, other)])
         assert isinstance(locked, Committed)
 
         for new in (child, other):
@@ -178,7 +178,8 @@ def decided(record: Draft, command: c.Command) -> Change:
     return decision
 
 
-def _with(change: Change, *jobs: NewJob) -> Change:
+def with_submits(change: Change, *jobs: NewJob) -> Change:
+    """Return a change that brings these jobs."""
     return Change(
         record=change.record,
         event=change.event,

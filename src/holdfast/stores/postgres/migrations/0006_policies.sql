@@ -26,7 +26,8 @@ CREATE TRIGGER policy_events_kept AFTER DELETE ON policy_events FOR EACH ROW
     EXECUTE FUNCTION holdfast_refuse('the removal of an entry');
 
 -- While rules are applied, no job enters a queue that they have not judged: at its birth the present
--- ones must have, at its admission any. Disabled while none are applied, so that it costs nothing.
+-- ones must have, at its admission any. A birth that waits may come unjudged, and not with the
+-- verdict of older rules. Disabled while none are applied, so that it costs nothing.
 CREATE FUNCTION holdfast_judged() RETURNS trigger LANGUAGE plpgsql AS
 $$ DECLARE
     first jsonb := CASE WHEN NEW.rev = 1 THEN NEW.data
@@ -35,7 +36,8 @@ BEGIN
     IF starts_with(first ->> 'task', 'holdfast.') THEN
         RETURN NULL;
     END IF;
-    IF NEW.rev = 1 AND first ->> 'rules' = (SELECT value FROM meta WHERE key = 'policy')
+    IF NEW.rev = 1 AND (first ->> 'rules' = (SELECT value FROM meta WHERE key = 'policy')
+            OR first ->> 'rules' IS NULL AND NOT NEW.to_state = 2)
         OR NEW.rev > 1 AND EXISTS (SELECT 1 FROM policy_books
             WHERE digest IN (NEW.data::jsonb ->> 'rules', first ->> 'rules')) THEN
         RETURN NULL;
@@ -44,6 +46,6 @@ BEGIN
         USING ERRCODE = 'HFP01';
 END $$;
 CREATE TRIGGER events_judged AFTER INSERT ON events FOR EACH ROW
-    WHEN (NEW.rev = 1 AND NEW.to_state = 2 OR NEW.type = 7)
+    WHEN (NEW.rev = 1 OR NEW.type = 7)
     EXECUTE FUNCTION holdfast_judged();
 ALTER TABLE events DISABLE TRIGGER events_judged;

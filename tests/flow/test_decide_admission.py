@@ -231,7 +231,7 @@ async def test_a_kernel_that_the_rules_no_longer_ask_is_not_to_blame(
     await store.apply_policy(book, actor="ann")
 
     _, reason = await ask(store, job, r.AwaitsDecision)
-    assert (reason.kernel, reason.tries, reason.failing_since) == (None, 0, None)
+    assert (reason.kernel, reason.tries, reason.first_failed_at) == (None, 0, None)
     assert not [one.text for one in await examine_policy(store) if "the kernel at" in one.text]
 
 

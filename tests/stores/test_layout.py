@@ -28,7 +28,9 @@ OWN_FILES = {
     "sqlite": """
         clock.py database.py migrations.sql turn.py write_queue.py writer.py
     """,
-    "postgres": "claim_start.py doctor.sql enlist.sql hosts.py lineage.py policy.py pool.py schema.py",
+    "postgres": """
+        claim_start.py doctor.sql enlist.sql hosts.py lineage.py policy.py pool.py schema.py
+    """,
 }
 """Files that one engine alone has; the docstring of each module gives the reason."""
 OWN_STATEMENTS = {

@@ -39,7 +39,7 @@ async def find_decision(store: Jobs, id: JobId) -> LoggedEvent | None:
 
 
 async def find_approval(store: Store, decision: LoggedEvent | None, rule: str) -> Approval:
-    """Return who may approve by a rule, as the decision says or the book that it was made by."""
+    """Return who may approve by a rule, as the decision has it, or the book that it was made by."""
     if decision is not None and decision.facts.approvers:
         return Approval(
             roles=decision.facts.approvers,

@@ -162,7 +162,10 @@ async def test_a_result_is_refused_for_every_job_that_is_not_out_on_the_bus(site
     builder = JobBuilder(actor=Actor(Role.GATEWAY, "test"))
     function = builder.decide(NamedTask("email"), b"null", {"job_id": "function"})
     other = builder.decide(NamedTask("job.once"), b"null", {"job_id": "theirs", "tenant": "b"})
-    await site.store.submit([function, other])
+    ended = builder.decide(NamedTask("email"), b"null", {"job_id": "ended", "queue": "other"})
+    await site.store.submit([function, other, ended])
+    await cancel(site.store, ended.record.id, Actor(Role.CONTROL, "someone"))
+    end = await site.job("ended")
     taken = ClaimRequest(request_id="r", owner="worker-x", queues=("default",), limit=1)
     [_] = await site.store.claim(taken)
     async with site.bridge(PATIENT) as bridge:
@@ -172,13 +175,15 @@ async def test_a_result_is_refused_for_every_job_that_is_not_out_on_the_bus(site
         for name in ("nobody-s", "theirs"):
             await site.say(name, "SUCCEEDED")
         await _refused(bridge, "unknown_job", 2)
-        await site.say("function", "SUCCEEDED")
-        await _refused(bridge, "not_on_bus")
+        for name in ("function", "ended"):
+            await site.say(name, "SUCCEEDED")
+        await _refused(bridge, "not_on_bus", 2)
         for _ in range(20):
             await site.say("waiting", "SUCCEEDED")
         await _refused(bridge, "not_dispatched")
     assert not (await site.job("function")).terminal
     assert not (await site.job("waiting")).terminal
+    assert (await site.job("ended")).rev == end.rev
 
 
 @both_engines

@@ -64,7 +64,9 @@ def decided_birth(job: NewJob, decision: Decision | Unknown) -> NewJob:
         # An external kernel may limit what no rule of the book has compared with the job.
         refused = why_outside(constraints, variables_of(job))
         if refused is not None:
-            decision = replace(decision, verdict=Verdict.DENY, reason=refused, constraints=None)
+            decision = replace(
+                decision, verdict=Verdict.DENY, reason=refused[:500], constraints=None
+            )
         else:
             job, asked = limit(job, constraints)
     before = job.event.facts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,11 +10,13 @@ from cap.pb.cordum.agent.v1 import job_pb2
 from cap.progress import cancel_payload, emit_cancel
 
 from holdfast import Holdfast
+from holdfast.buses.nats import NatsBus
 from holdfast.flow.cancel import cancel
 from holdfast.flow.command import perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.record import Actor
 from holdfast.lifecycle.states import Role
+from holdfast.ports.bus import Delivery, Outgoing
 from tests.buses.site import ROUTES, Site, refused, settings_of, succeed, until
 
 both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
@@ -51,6 +54,28 @@ async def test_ends_that_no_worker_sent_are_published_and_those_of_workers_are_n
     assert _told(heard) == {"late": "JOB_STATUS_TIMEOUT", "cancelled": "JOB_STATUS_CANCELLED"}
     late = next(one for one in heard if one.job_result.job_id == "late" and one.sender_id == OURS)
     assert (late.trace_id, late.job_result.worker_id) == ("trace-late", OURS)
+
+
+@pytest.mark.parametrize("lost", [Delivery.NOT_SENT, Delivery.UNKNOWN])
+async def test_an_end_that_did_not_leave_is_published_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch, lost: Delivery
+) -> None:
+    send, failed = NatsBus.send, list[str]()
+
+    async def fail_once(self: NatsBus, messages: Sequence[Outgoing]) -> list[Delivery]:
+        if not failed and any(one.subject == "sys.job.result" for one in messages):
+            failed.append("once")
+            return [lost for _ in messages]
+        return await send(self, messages)
+
+    monkeypatch.setattr(NatsBus, "send", fail_once)
+    heard = await site.listen("sys.job.result")
+    async with site.bridge():
+        await site.submit("j", "job.any.nobody")
+        job = await site.until("j", lambda job: job.releases > 0, "to be released")
+        await cancel(site.store, job.id, Actor(Role.CONTROL, "someone"))
+        await until(lambda: _told(heard) == {"j": "JOB_STATUS_CANCELLED"}, "the cancel")
+    assert failed
 
 
 @pytest.mark.req("A12", "A13")

@@ -25,13 +25,21 @@ from holdfast.ports.store import Store
 from holdfast.services.bus_bridge.bridge import BusBridge
 from tests.buses.site import LIMIT_SECONDS, Site, settings_of, succeed, until, until_async
 from tests.buses.test_submits import Program
+from tests.support.named_points import bus_points
 
 both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+DIED_AT = {"bus.claimed": 0, "bus.published": 1}
+"""Points around a dispatch, and how often a job was sent that a bridge died at."""
+
+
+def test_every_point_of_a_bridge_is_died_at() -> None:
+    # The third is in test_submits.
+    assert {*DIED_AT, "bus.submitted"} == set(bus_points())
 
 
 @both_engines
 @pytest.mark.req("A16", "A17", "A19")
-@pytest.mark.parametrize(("point", "sent"), [("bus.claimed", 0), ("bus.published", 1)])
+@pytest.mark.parametrize(("point", "sent"), DIED_AT.items())
 async def test_a_bridge_killed_around_the_dispatch_sends_a_job_at_most_once(
     site: Site, url: str, tmp_path: Path, point: str, sent: int
 ) -> None:

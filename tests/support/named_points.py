@@ -14,11 +14,13 @@ COMMANDS = ("box.", "boxes.", "room.", "files.", "agent.", "log.", "artifacts.")
 """What the names of points start with that only commands reach."""
 CLEANING = "clean."
 """The same for cleaning, which no worker does."""
+BUS = "bus."
+"""The same for a bridge."""
 
 
 def named_points() -> tuple[str, ...]:
     """Every name that is reached on the way of a function."""
-    return tuple(name for name in _all_points() if not name.startswith((*COMMANDS, CLEANING)))
+    return tuple(name for name in _all_points() if not name.startswith((*COMMANDS, CLEANING, BUS)))
 
 
 def command_points() -> tuple[str, ...]:
@@ -29,6 +31,11 @@ def command_points() -> tuple[str, ...]:
 def cleaning_points() -> tuple[str, ...]:
     """Every name that is reached while the outputs of a job are erased."""
     return tuple(name for name in _all_points() if name.startswith(CLEANING))
+
+
+def bus_points() -> tuple[str, ...]:
+    """Every name that a bridge reaches."""
+    return tuple(name for name in _all_points() if name.startswith(BUS))
 
 
 @cache

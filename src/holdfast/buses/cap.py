@@ -13,7 +13,7 @@ from typing import Any
 from cap.packet_boundary import finalize_packet, parse_packet, verify_packet
 from cap.pb.cordum.agent.v1 import buspacket_pb2, job_pb2
 from cap.validate import validate_bus_packet
-from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message as ProtoMessage
 from msgspec import Struct
 
@@ -309,19 +309,20 @@ def write_dispatch(dispatch: Dispatch, trust: Trust) -> bytes:
 
 
 def _fill(request: ProtoMessage, rest: Any) -> None:
-    """Set the fields of a request that a job's body names; anything else in it is not for a bus."""
+    """Set the fields of a request that a job's body names; raise ParseError if one does not fit.
+
+    What has a column, or is for us to set, is not the body's to decide.
+    """
     if not isinstance(rest, dict):
         return
-    try:
-        ParseDict(rest, request, ignore_unknown_fields=True)
-    except ParseError:
-        request.Clear()
+    # A newer submitter may name what this version of the SDK does not know.
+    ParseDict(rest, request, ignore_unknown_fields=True)
+    for name in _COLUMNS:
+        request.ClearField(name)
 
 
 def _overrule(request: Any, tenant: str) -> None:
-    """Correct what the body of a job must not decide: it may come from any client."""
-    for name in ("dispatch", "identity"):
-        request.ClearField(name)
+    """Correct the tenant that the body of a job names: it may come from any client."""
     for part in (request, request.meta):
         if part.tenant_id:
             part.tenant_id = tenant

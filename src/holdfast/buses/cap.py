@@ -120,8 +120,19 @@ def _check_sender(
     sent_at = packet.created_at.ToMicroseconds()
     if now is not None and not trust.is_recent(sent_at, now):
         raise PacketRefused("stale", f"sent {(now - sent_at) / 1e6:.0f} s before", name)
-    if not redelivered and trust.has_seen(packet.signature, now):
+    if not redelivered and trust.has_seen(_signed_part(packet), now):
         raise PacketRefused("replayed", "", name)
+
+
+def _signed_part(packet: Any) -> bytes:
+    """Return the bytes that a signature covers: all fields but itself, also unknown ones.
+
+    A packet is known by them and not by its signature, of which anyone can make another.
+    """
+    rest = buspacket_pb2.BusPacket()
+    rest.CopyFrom(packet)
+    rest.ClearField("signature")
+    return bytes(rest.SerializeToString(deterministic=True))
 
 
 def _read_offer(packet: Any) -> JobOffer:

@@ -263,7 +263,7 @@ def _read_handshake(packet: Any) -> WorkerPresence:
     return WorkerPresence(
         sender=packet.sender_id,
         topics=tuple(shake.ready_topics),
-        capabilities=frozenset(),
+        capabilities=None,
         concurrency=1,
     )
 

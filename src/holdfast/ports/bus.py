@@ -105,7 +105,8 @@ class WorkerPresence(Struct, frozen=True, kw_only=True):
 
     sender: str
     topics: tuple[str, ...]
-    capabilities: frozenset[str]
+    capabilities: frozenset[str] | None
+    """None: it does not say which."""
     concurrency: int
 
 

@@ -106,7 +106,7 @@ class WorkerPresence(Struct, frozen=True, kw_only=True):
     sender: str
     topics: tuple[str, ...]
     capabilities: frozenset[str] | None
-    """None: it does not say which."""
+    """None: the message names none, and may leave some out."""
     concurrency: int
 
 

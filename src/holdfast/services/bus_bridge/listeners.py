@@ -24,7 +24,7 @@ MOST_WORKERS = 1000
 MOST_OF_A_WORKER = 50
 """Capabilities that are kept of one worker."""
 MOST_CAPABILITIES = 500
-"""Of all of them: an announcement that is too long would be refused by the store."""
+"""Capabilities of all workers: the store would refuse an announcement that is too long."""
 MOST_TOPICS = 10_000
 
 
@@ -53,7 +53,7 @@ class Listeners:
         since = monotonic() - SERVED_SECONDS
         lists = [one.capabilities for one in self._workers.values() if one.seen_at > since]
         found: set[str] = set()
-        # The first of each before the second of any: whoever names many leaves room for the others.
+        # The first of each before the second of any: one that names many leaves room for others.
         for capability in chain.from_iterable(zip_longest(*lists)):
             if len(found) == MOST_CAPABILITIES:
                 break

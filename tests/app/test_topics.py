@@ -153,7 +153,7 @@ async def test_a_topic_of_a_bus_is_its_queue_under_the_terms_of_the_route(
     @app.task(name="job.bus.plain", retries=7)
     async def never(text: str) -> None: ...
 
-    record = (await submitter.submit_topic("job.bus.plain", {"any": [1]})).record
+    record = (await submitter.submit_topic("job.bus.plain", {"memory_id": "m"})).record
     assert (record.kind, record.task, record.queue) == (Kind.BUS, "job.bus.plain", "job.bus.plain")
     policy = record.policy
     assert (policy.max_attempts, policy.idempotent, policy.on_silence) == (1, False, "time_out")
@@ -165,6 +165,18 @@ async def test_a_topic_of_a_bus_is_its_queue_under_the_terms_of_the_route(
     policy = (await submitter.submit_topic("job.bus.again")).record.policy
     assert (policy.max_attempts, policy.idempotent, policy.on_silence) == (3, True, "stall")
     assert (policy.start_timeout, policy.timeout) == (30 * SECOND, 1_500_000)
+
+
+@pytest.mark.req("A2", "B26")
+@pytest.mark.parametrize("args", [{"text": "hello"}, {"memory_id": 7}, {"env": {"k": "v"}}])
+async def test_arguments_that_a_bus_cannot_carry_are_refused_and_not_lost(
+    app: Holdfast, submitter: Submitter, args: dict[str, Any]
+) -> None:
+    with pytest.raises(BadData, match=next(iter(args))) as refused:
+        await submitter.submit_topic("job.bus.plain", args)
+    assert refused.value.code == "validation_failed"
+    assert (refused.value.field or "").removeprefix("$.") == "args"
+    assert [job async for job in app.jobs()] == []
 
 
 @pytest.mark.req("A2")
@@ -182,12 +194,13 @@ async def test_a_topic_without_a_pool_is_refused_and_makes_no_job(
 
 @pytest.mark.req("A2")
 async def test_a_job_keeps_the_pool_that_it_was_born_with(app: Holdfast, store: Store) -> None:
-    first = await app.submit_topic("job.chat.simple", {"n": 1}, job_id="j", adapter_id="a")
+    args = {"memory_id": "m"}
+    first = await app.submit_topic("job.chat.simple", args, job_id="j", adapter_id="a")
     app.topics = Topics(routes={"job.>": Route(bus="main", adapter="prefer")})
-    again = await app.submit_topic("job.chat.simple", {"n": 1}, job_id="j", adapter_id="a")
+    again = await app.submit_topic("job.chat.simple", args, job_id="j", adapter_id="a")
     assert (first.created, again.created) == (True, False)
     assert [one.queue for one in await claimed(store, "chat", "adapter:a")] == ["chat"]
-    later = await app.submit_topic("job.chat.simple", {"n": 1}, job_id="k")
+    later = await app.submit_topic("job.chat.simple", args, job_id="k")
     assert later.record.kind is Kind.BUS
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cap.heartbeat import emit_heartbeat, heartbeat_payload
-from cap.pb.cordum.agent.v1 import job_pb2
+from cap.pb.cordum.agent.v1 import buspacket_pb2, job_pb2
 
 from holdfast.lifecycle.record import Job
 from holdfast.operations.local import LocalOperations
@@ -159,6 +159,22 @@ async def test_an_adapter_and_what_a_job_requires_are_needs_that_the_bus_must_ha
         assert (await site.ended("hint")).succeeded
         job = await site.job("unserved")
         assert (job.attempt, job.needs) == (0, frozenset({"adapter:b"}))
+
+
+@pytest.mark.req("A5")
+async def test_capabilities_that_a_worker_announces_count_beside_a_worker_that_names_too_many(
+    site: Site,
+) -> None:
+    async with site.bridge():
+        await site.worker("job.once", succeed)
+        junk = [f"junk-{number}" for number in range(1000)]
+        for name, capabilities in (("greedy", junk), ("worker-1", ["adapter:x"])):
+            packet = buspacket_pb2.BusPacket()
+            packet.ParseFromString(heartbeat_payload(name, "job.once", 0, 1, 0.0))
+            packet.heartbeat.capabilities.extend(capabilities)
+            await site.send("sys.heartbeat", packet.SerializeToString())
+        await site.submit("j", adapter_id="x")
+        assert (await site.ended("j")).succeeded
 
 
 async def test_why_names_what_a_job_of_the_bus_waits_for(site: Site) -> None:

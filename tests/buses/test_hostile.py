@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,7 +13,14 @@ from holdfast.buses.rules import SenderRule
 from holdfast.buses.trust import Trust
 from holdfast.errors import StoreUnavailable
 from holdfast.ports.bus import WorkerPresence
-from holdfast.services.bus_bridge.listeners import MOST_CAPABILITIES, Listeners
+from holdfast.services.bus_bridge import listeners
+from holdfast.services.bus_bridge.listeners import (
+    MOST_CAPABILITIES,
+    MOST_OF_A_WORKER,
+    MOST_WORKERS,
+    SERVED_SECONDS,
+    Listeners,
+)
 from tests.buses.site import Site, succeed, until
 from tests.buses.test_packets import KEY
 
@@ -118,13 +126,51 @@ async def test_a_packet_with_anything_in_its_fields_stops_none_behind_it(
     assert failed == {}
 
 
-def test_capabilities_are_bounded_whatever_one_packet_has() -> None:
+def _presence(sender: str, capabilities: Iterable[str] | None) -> WorkerPresence:
+    given = None if capabilities is None else frozenset(capabilities)
+    return WorkerPresence(sender=sender, topics=(), capabilities=given, concurrency=1)
+
+
+def test_capabilities_are_bounded_and_no_worker_takes_the_place_of_another() -> None:
     found = Listeners(lambda: None)
-    many = frozenset(f"c{number}" for number in range(5000)) | {"nul\0here", ""}
+    many = [f"c{number}" for number in range(5000)] + ["nul\0here", ""]
     for _ in range(2):
-        found._learn(WorkerPresence(sender="w", topics=(), capabilities=many, concurrency=1))
-    assert len(found.capabilities) == MOST_CAPABILITIES
+        found._learn(_presence("greedy", many))
+    assert len(found.capabilities) == MOST_OF_A_WORKER
     assert "nul\0here" not in found.capabilities
+    found._learn(_presence("honest", ["gpu", "adapter:x"]))
+    assert {"gpu", "adapter:x"} <= found.capabilities
+    for number in range(MOST_WORKERS - 2):
+        found._learn(_presence(f"greedy-{number}", [f"{number}-{one}" for one in many]))
+    # All together have a limit, too: the store refuses an announcement that is too long.
+    assert len(found.capabilities) == MOST_CAPABILITIES
+    found._learn(_presence("greedy", ["c1"]))
+    assert "c2" not in found.capabilities
+
+
+def test_capabilities_of_few_come_before_more_of_the_many() -> None:
+    found = Listeners(lambda: None)
+    for number in range(40):
+        found._learn(_presence(f"greedy-{number}", [f"{number}-{one}" for one in range(50)]))
+    found._learn(_presence("honest", ["gpu"]))
+    assert len(found.capabilities) == MOST_CAPABILITIES
+    assert "gpu" in found.capabilities
+
+
+def test_capabilities_go_with_their_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(listeners, "monotonic", lambda: now)
+    found = Listeners(lambda: None)
+    found._learn(_presence("leaves", ["gpu", "both"]))
+    now += SERVED_SECONDS / 2
+    found._learn(_presence("stays", ["docker", "both"]))
+    # A handshake names none, and takes none away.
+    found._learn(_presence("stays", None))
+    assert found.capabilities == {"gpu", "docker", "both"}
+    now += SERVED_SECONDS / 2
+    assert found.capabilities == {"docker", "both"}
+    found._learn(_presence("stays", []))
+    assert found.capabilities == set()
 
 
 async def test_a_signed_packet_is_not_lost_while_the_store_cannot_tell_the_time(

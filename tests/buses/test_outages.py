@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from nats import errors
+from nats.aio.client import Client
 
 from holdfast.buses.nats import NatsBus
 from holdfast.buses.trust import Trust
@@ -119,6 +120,29 @@ async def test_a_server_that_is_killed_and_started_again_changes_no_outcome(site
             site.server.start()
         for name in names:
             assert (await site.ended(name)).succeeded
+
+
+@pytest.mark.req("A16", "A17")
+async def test_a_job_whose_sending_was_cut_off_is_not_sent_again_and_times_out(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes = {"job.once": {"bus": "main", "start_timeout_seconds": 1.0}}
+    cut = asyncio.Event()
+
+    async def lose(bus: NatsBus, client: Client) -> set[str]:
+        cut.set()
+        raise errors.ConnectionClosedError
+
+    site.sweeping()
+    heard = await site.listen("job.once")
+    async with site.bridge(settings_of(routes)) as bridge:
+        with monkeypatch.context() as patch:
+            patch.setattr(NatsBus, "_find_unheard", lose)
+            await site.submit("j")
+            await asyncio.wait_for(cut.wait(), LIMIT_SECONDS)
+        job = await site.ended("j")
+        assert bridge.meters.bus.sent == {"unknown": 1}
+    assert (job.state, job.attempt, len(heard)) == ("timed_out", 1, 1)
 
 
 async def _submit_until_stored(site: Site, job_id: str) -> None:

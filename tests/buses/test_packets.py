@@ -10,6 +10,10 @@ import pytest
 from cap.packet_boundary import finalize_packet
 from cap.pb.cordum.agent.v1 import buspacket_pb2, job_pb2
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import (
+    decode_dss_signature,
+    encode_dss_signature,
+)
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -181,6 +185,41 @@ def test_a_signed_packet_is_believed_once_and_for_five_minutes() -> None:
     assert caught.value.reason == "replayed"
     # A stream sends again what was not acknowledged: that is no replay.
     assert isinstance(_read(data, trust=trust, now=at + 1, redelivered=True), WorkerResult)
+
+
+ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+"""Of the group of P-256."""
+
+
+def test_a_replay_under_the_other_signature_of_the_same_packet_is_refused() -> None:
+    trust = _trust(**{"worker-1": SenderRule()})
+    packet = finalize_packet(result_packet("j", "FAILED"), KEY)
+    at = packet.created_at.ToMicroseconds()
+    _read(_bytes(packet), trust=trust, now=at)
+    # Anyone can make it: a signature (r, s) has a twin (r, n - s), which is valid, too.
+    r, s = decode_dss_signature(packet.signature)
+    packet.signature = encode_dss_signature(r, ORDER - s)
+    with pytest.raises(PacketRefused) as caught:
+        _read(_bytes(packet), trust=trust, now=at)
+    assert caught.value.reason == "replayed"
+
+
+def test_a_replay_that_is_written_otherwise_is_refused_and_another_packet_is_not() -> None:
+    trust = _trust(**{"worker-1": SenderRule()})
+    packet = result_packet("j", "FAILED")
+    at, data = packet.created_at.ToMicroseconds(), _signed(packet)
+    _read(data, trust=trust, now=at)
+    # The same field a second time: it is read as the same packet, so that the signature holds.
+    with pytest.raises(PacketRefused) as caught:
+        _read(data + buspacket_pb2.BusPacket(trace_id="t").SerializeToString(), trust=trust, now=at)
+    assert caught.value.reason == "replayed"
+    # What no version of the SDK knows is signed, too: it cannot be added by others.
+    unknown = b"\xfa\x3f\x01x"
+    with pytest.raises(PacketRefused) as caught:
+        _read(data + unknown, trust=trust, now=at)
+    assert caught.value.reason == "signature"
+    packet.MergeFromString(unknown)
+    assert isinstance(_read(_signed(packet), trust=trust, now=at), WorkerResult)
 
 
 def test_keys_are_read_from_files_and_only_p_256_will_do(tmp_path: Any) -> None:

@@ -8,10 +8,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cap.pb.cordum.agent.v1 import job_pb2
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
-from tests.buses.site import Site, succeed, until
+from holdfast.buses.rules import SenderRule
+from holdfast.buses.trust import Trust
+from tests.buses.site import Site, refused, settings_of, succeed, until
 
 OLD = Path(__file__).with_name("old_sdk.txt")
 _WORKER = """
@@ -25,6 +36,32 @@ async def handle(request):
     )
 
 asyncio.run(run_worker(sys.argv[1], sys.argv[2], handle, sender_id="old-worker"))
+"""
+_SIGNING_WORKER = """
+import asyncio, sys
+from pathlib import Path
+from cap.worker import run_worker
+from cap.pb.cordum.agent.v1 import job_pb2
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+
+async def handle(request):
+    return job_pb2.JobResult(
+        job_id=request.job_id,
+        status=job_pb2.JOB_STATUS_SUCCEEDED,
+        result_ptr=f"old://{request.memory_id}/{request.meta.labels['a']}/{request.compensation.topic}",
+    )
+
+keys = Path(sys.argv[3])
+asyncio.run(
+    run_worker(
+        sys.argv[1],
+        sys.argv[2],
+        handle,
+        public_keys={"holdfast-main": load_pem_public_key((keys / "bridge.pub.pem").read_bytes())},
+        private_key=load_pem_private_key((keys / "worker.pem").read_bytes(), None),
+        sender_id="old-worker",
+    )
+)
 """
 _CLIENT = """
 import asyncio, sys, nats
@@ -94,3 +131,57 @@ async def test_old_and_new_clients_and_workers_work_side_by_side(site: Site, old
             job = await site.ended("old-to-new")
             assert job.succeeded
             assert (await site.events("old-to-new"))[0].correlation_id == "old-trace"
+
+
+@pytest.mark.req("A9", "A12", "A19")
+async def test_an_old_worker_verifies_what_it_is_sent_and_its_signed_result_is_believed(
+    site: Site, old_sdk: Path, tmp_path: Path
+) -> None:
+    own, theirs, wrong = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
+    public = own.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "bridge.pub.pem").write_bytes(public)
+    rules = {"client": SenderRule(), "old-worker": SenderRule()}
+    keys = {"old-worker": theirs.public_key()}
+    trust = Trust("holdfast-main", rules=rules, keys=keys, private_key=own)
+    # Fields that the old version does not know (`dispatch`, `context_ref`) are signed, too.
+    given: dict[str, Any] = {
+        "memory_id": "m",
+        "meta": job_pb2.JobMetadata(labels={"z": "1", "a": "2"}, requires=["docker"]),
+        "compensation": job_pb2.Compensation(topic="job.undo"),
+        "context_ref": {"uri": "s3://context"},
+    }
+    settings = settings_of(capabilities=frozenset({"docker"}))
+    async with site.bridge(settings, trust=trust) as bridge:
+        _write_key(tmp_path / "worker.pem", wrong)
+        with _program(_SIGNING_WORKER, old_sdk, site.server.url, "job.any.old", str(tmp_path)):
+            await site.submit("forged", "job.any.old", **given)
+            await until(lambda: refused(bridge, "result", "signature") == 1, "its refusal")
+            assert not (await site.job("forged")).terminal
+        _write_key(tmp_path / "worker.pem", theirs)
+        with _program(_SIGNING_WORKER, old_sdk, site.server.url, "job.any.old", str(tmp_path)):
+            await site.submit("j", "job.any.old", **given)
+            job = await site.ended("j")
+    assert (job.succeeded, job.result_ptr) == (True, "old://m/2/job.undo")
+    assert (await site.events("j"))[-1].facts.worker == "old-worker"
+
+
+async def test_an_old_worker_takes_no_job_from_another_bridge(
+    site: Site, old_sdk: Path, tmp_path: Path
+) -> None:
+    own, theirs, other = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
+    public = own.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "bridge.pub.pem").write_bytes(public)
+    _write_key(tmp_path / "worker.pem", theirs)
+    with _program(_SIGNING_WORKER, old_sdk, site.server.url, "job.any.old", str(tmp_path)):
+        async with site.bridge(trust=Trust("holdfast-main", private_key=other)) as bridge:
+            await site.submit("forged", "job.any.old")
+            await until(lambda: bridge.meters.bus.sent.get("sent") == 1, "it to be sent")
+        async with site.bridge(trust=Trust("holdfast-main", private_key=own)):
+            await site.submit("j", "job.any.old")
+            assert (await site.ended("j")).succeeded
+            # A worker handles its messages in their order.
+            assert not (await site.job("forged")).terminal
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

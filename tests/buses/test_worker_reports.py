@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import pytest
 from cap.pb.cordum.agent.v1 import buspacket_pb2, job_pb2
 from cap.progress import emit_progress, progress_payload
 
+from holdfast.errors import StoreUnavailable
 from holdfast.flow.cancel import cancel
 from holdfast.flow.submit import JobBuilder, NamedTask
+from holdfast.ids import mint_id
 from holdfast.lifecycle.payload import decode_body
 from holdfast.lifecycle.record import CONFIRMED, Actor, Job
 from holdfast.lifecycle.states import Role
+from holdfast.ports.bus import WorkerProgress
 from holdfast.ports.models import ClaimRequest
+from holdfast.services.bus_bridge import progress
 from holdfast.services.bus_bridge.bridge import BusBridge
+from holdfast.services.bus_bridge.progress import ProgressPace
 from tests.buses.site import Site, refused, result_packet, settings_of, until
 
 both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
@@ -242,6 +250,82 @@ async def test_progress_starts_a_job_and_is_kept(site: Site) -> None:
         await _say_progress(site, "j", job_pb2.JOB_STATUS_SUCCEEDED)
         await _refused(bridge, "forbidden_status", channel="progress")
         assert (await site.job("j")).running
+
+
+@pytest.mark.req("A10")
+async def test_a_flood_of_progress_leaves_few_and_short_events(site: Site) -> None:
+    start, packets = time.monotonic(), 60
+    async with site.bridge(PATIENT) as bridge:
+        await _dispatch(site)
+        for number in range(packets):
+            step, text = "s" * 40_000, f"{number}" + "x" * 200_000
+            payload = progress_payload("stranger", "j", step, number, text)
+            await emit_progress(site.client, payload)
+        await site.client.flush()
+        found = bridge.meters.bus
+        await until(
+            lambda: (
+                found.applied.get("progress", 0) + refused(bridge, "progress", "too_often")
+                == packets
+            ),
+            "all to be applied or refused",
+        )
+        await site.say("j", "SUCCEEDED")
+        await site.ended("j")
+    events = [event for event in await site.events("j") if event.type == "job_progressed"]
+    # Five at once, then one per second.
+    assert 1 <= len(events) <= 6 + time.monotonic() - start
+    assert max(len(event.body or b"") for event in events) < 3000
+
+
+@pytest.mark.req("A9")
+@pytest.mark.parametrize(
+    "pointers", [["s3://x"] * 101, ["x" * 5000], ["x" * 1000] * 20], ids=["many", "long", "large"]
+)
+async def test_progress_with_more_pointers_than_are_kept_is_refused(
+    site: Site, pointers: list[str]
+) -> None:
+    async with site.bridge(PATIENT) as bridge:
+        job = await _dispatch(site)
+        packet = buspacket_pb2.BusPacket(trace_id="t", sender_id="worker-1", protocol_version=1)
+        packet.created_at.GetCurrentTime()
+        packet.job_progress.job_id = "j"
+        packet.job_progress.artifact_ptrs.extend(pointers)
+        await site.send("sys.job.progress", packet.SerializeToString())
+        await _refused(bridge, "invalid", channel="progress")
+        assert (await site.job("j")).rev == job.rev
+
+
+async def test_progress_is_not_lost_while_the_store_is_away(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only one at a time: what is handled again must not count twice.
+    monkeypatch.setattr(progress, "AT_ONCE", 1)
+    monkeypatch.setattr(progress, "PERIOD_SECONDS", 3600.0)
+    async with site.bridge(PATIENT):
+        await _dispatch(site)
+        commit, away = site.store.commit, 2
+
+        async def fail(*given: Any, **more: Any) -> Any:
+            nonlocal away
+            if away:
+                away -= 1
+                raise StoreUnavailable("away")
+            return await commit(*given, **more)
+
+        monkeypatch.setattr(site.store, "commit", fail)
+        await emit_progress(site.client, progress_payload("worker-1", "j", "step", 40, "almost"))
+        await site.until("j", lambda job: job.running, "to run")
+        assert away == 0
+
+
+def test_the_jobs_whose_pace_is_known_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "MOST_JOBS", 10)
+    pace = ProgressPace()
+    word = WorkerProgress(sender="w", job_id="j", worker="w", attempt=None, status=None, data={})
+    for _ in range(30):
+        assert not pace.is_too_often(mint_id(), word)
+    assert len(pace._due) == 10
 
 
 async def _say_progress(site: Site, job_id: str, status: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from cap.packet_boundary import finalize_packet, parse_packet, verify_packet
 from cap.pb.cordum.agent.v1 import buspacket_pb2, job_pb2
 from cap.validate import validate_bus_packet
-from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message as ProtoMessage
 from msgspec import Struct
 
@@ -120,8 +120,19 @@ def _check_sender(
     sent_at = packet.created_at.ToMicroseconds()
     if now is not None and not trust.is_recent(sent_at, now):
         raise PacketRefused("stale", f"sent {(now - sent_at) / 1e6:.0f} s before", name)
-    if not redelivered and trust.has_seen(packet.signature, now):
+    if not redelivered and trust.has_seen(_signed_part(packet), now):
         raise PacketRefused("replayed", "", name)
+
+
+def _signed_part(packet: Any) -> bytes:
+    """Return the bytes that a signature covers: all fields but itself, also unknown ones.
+
+    A packet is known by them and not by its signature, of which anyone can make another.
+    """
+    rest = buspacket_pb2.BusPacket()
+    rest.CopyFrom(packet)
+    rest.ClearField("signature")
+    return bytes(rest.SerializeToString(deterministic=True))
 
 
 def _read_offer(packet: Any) -> JobOffer:
@@ -252,7 +263,7 @@ def _read_handshake(packet: Any) -> WorkerPresence:
     return WorkerPresence(
         sender=packet.sender_id,
         topics=tuple(shake.ready_topics),
-        capabilities=frozenset(),
+        capabilities=None,
         concurrency=1,
     )
 
@@ -309,19 +320,20 @@ def write_dispatch(dispatch: Dispatch, trust: Trust) -> bytes:
 
 
 def _fill(request: ProtoMessage, rest: Any) -> None:
-    """Set the fields of a request that a job's body names; anything else in it is not for a bus."""
+    """Set the fields of a request that a job's body names; raise ParseError if one does not fit.
+
+    What has a column, or is for us to set, is not the body's to decide.
+    """
     if not isinstance(rest, dict):
         return
-    try:
-        ParseDict(rest, request, ignore_unknown_fields=True)
-    except ParseError:
-        request.Clear()
+    # A newer submitter may name what this version of the SDK does not know.
+    ParseDict(rest, request, ignore_unknown_fields=True)
+    for name in _COLUMNS:
+        request.ClearField(name)
 
 
 def _overrule(request: Any, tenant: str) -> None:
-    """Correct what the body of a job must not decide: it may come from any client."""
-    for name in ("dispatch", "identity"):
-        request.ClearField(name)
+    """Correct the tenant that the body of a job names: it may come from any client."""
     for part in (request, request.meta):
         if part.tenant_id:
             part.tenant_id = tenant

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from time import monotonic
 from typing import Any
@@ -22,6 +23,7 @@ from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 from holdfast.buses.rules import JetStreamMode
 from holdfast.errors import BadConfig, BusUnavailable
+from holdfast.ids import mint_request
 from holdfast.ports.bus import BusChannel, BusMessage, Delivery, Inbox, Outgoing
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,8 @@ ACK_SECONDS = 30.0
 KEPT_SECONDS = 7 * 24 * 3600.0
 LOG_EVERY_SECONDS = 10.0
 _NO_LISTENER = "503"
+_COPIES = 2
+"""Subscriptions that take answers: of the server's own only one gets a copy."""
 
 
 class NatsBus:
@@ -62,10 +66,9 @@ class NatsBus:
         self._client: Client | None = None
         self._jetstream: JetStreamContext | None = None
         self._streams: dict[str, str] = {}
-        self._probes: Subscription | None = None
+        self._probes: list[Subscription] = []
         self._probe_prefix = ""
         self._sending = asyncio.Lock()
-        self._batch = 0
         self._logged_at = -LOG_EVERY_SECONDS
 
     @property
@@ -82,9 +85,9 @@ class NatsBus:
             self._client = await self._connect()
         client = self._client
         try:
-            if self._probes is None:
-                self._probe_prefix = client.new_inbox()
-                self._probes = await client.subscribe(f"{self._probe_prefix}.*")
+            self._probe_prefix = self._probe_prefix or client.new_inbox()
+            while len(self._probes) < _COPIES:
+                self._probes.append(await client.subscribe(f"{self._probe_prefix}.*"))
             if self._mode is not JetStreamMode.OFF:
                 await self._open_streams(client)
         except (errors.Error, OSError) as error:
@@ -126,38 +129,55 @@ class NatsBus:
 
     async def send(self, messages: Sequence[Outgoing]) -> list[Delivery]:
         """Send messages; a subject without subscribers answers for itself."""
-        client, probes = self.client, self._probes
-        assert probes is not None
+        client = self.client
         # One batch at a time: the answers to it are read right behind the flush.
         async with self._sending:
-            await _drain(probes)
-            self._batch += 1
+            await self._take_answers()
+            replies = [f"{self._probe_prefix}.{mint_request()}" for _ in messages]
             found = [
-                await self._publish(client, number, one) for number, one in enumerate(messages)
+                await self._publish(client, one, reply)
+                for one, reply in zip(messages, replies, strict=True)
             ]
             if Delivery.SENT not in found:
                 return found
             try:
-                # Twice: the client writes the ping of a flush ahead of what is still buffered, so
-                # that only the second answer comes behind the messages.
-                await client.flush(FLUSH_SECONDS)
-                await client.flush(FLUSH_SECONDS)
+                unheard = await self._find_unheard(client)
             except (errors.Error, OSError):
                 return [Delivery.UNKNOWN if one is Delivery.SENT else one for one in found]
-            # The server answers in order: its answers came before the end of the flush.
-            for answer in await _drain(probes):
-                batch, _, number = answer.subject.rpartition(".")[2].partition("-")
-                silent = (answer.headers or {}).get("Status") == _NO_LISTENER
-                if silent and batch == str(self._batch):
-                    found[int(number)] = Delivery.NO_LISTENER
-            return found
+            return [
+                Delivery.NO_LISTENER if reply in unheard else one
+                for one, reply in zip(found, replies, strict=True)
+            ]
 
-    async def _publish(self, client: Client, number: int, message: Outgoing) -> Delivery:
+    async def _find_unheard(self, client: Client) -> set[str]:
+        """Return the replies of messages that nobody got: the server itself has answered.
+
+        Who got a message can publish the same answer, byte for byte. But the server gives its own
+        to one subscription of this client, and what a client publishes to each that matches.
+        """
+        # Twice: the client writes the ping of a flush ahead of what is still buffered, so that only
+        # the second answer comes behind the messages.
+        await client.flush(FLUSH_SECONDS)
+        await client.flush(FLUSH_SECONDS)
+        # The server answers in order: its answers came before the end of the flush.
+        answers = await self._take_answers()
+        if 1 in answers.values():
+            # The second copy of a forged answer may be just behind the first.
+            await client.flush(FLUSH_SECONDS)
+            answers += await self._take_answers()
+        return {reply for reply, copies in answers.items() if copies == 1}
+
+    async def _take_answers(self) -> Counter[str]:
+        """Return how often each reply was answered by `no listener` since the last time."""
+        found = [one for probes in self._probes for one in await _drain(probes)]
+        silent = [one for one in found if (one.headers or {}).get("Status") == _NO_LISTENER]
+        return Counter(one.subject for one in silent)
+
+    async def _publish(self, client: Client, message: Outgoing, reply: str) -> Delivery:
         # The client would keep it, and send it whenever the server returns: too late for a job.
         if not client.is_connected:
             return Delivery.NOT_SENT
         try:
-            reply = f"{self._probe_prefix}.{self._batch}-{number}"
             await client.publish(message.subject, message.data, reply=reply)
         except errors.Error as error:
             log.warning("a message to %s was not sent: %s", message.subject, error)

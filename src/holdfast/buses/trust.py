@@ -26,7 +26,7 @@ from holdfast.ports.bus import BusChannel
 WINDOW = 300 * SECOND
 """How old, or how far ahead, a signed packet may be when it arrives."""
 MOST_SEEN = 200_000
-"""Signatures that are remembered; within the window, a flood of signed packets forgets older."""
+"""Signed packets that are remembered; within the window, a flood of others forgets older."""
 
 
 class Trust:
@@ -75,9 +75,12 @@ class Trust:
         """Return whether a packet was sent within the window."""
         return abs(now - sent_at) <= WINDOW
 
-    def has_seen(self, signature: bytes, now: int | None) -> bool:
-        """Return whether a signature came before, and remember it for as long as it is valid."""
-        key = blake2b(signature, digest_size=16).digest()
+    def has_seen(self, signed: bytes, now: int | None) -> bool:
+        """Return whether a packet came before, and remember it for as long as it is believed.
+
+        `signed` is what its signature covers.
+        """
+        key = blake2b(signed, digest_size=16).digest()
         if key in self._seen:
             return True
         self._seen[key] = now or 0

@@ -16,6 +16,7 @@ from msgspec import Meta, Raw, Struct, field
 from holdfast.admission.topics import Route, Topics
 from holdfast.durations import Span, WrittenSpan
 from holdfast.errors import ValidationError, about
+from holdfast.flow.bus_arguments import check_bus_arguments
 from holdfast.flow.bus_job import bus_policy
 from holdfast.flow.options import check_fields, read_deadline, read_job_options
 from holdfast.flow.submit import (
@@ -114,7 +115,7 @@ def decide_topic(
     route = topics.route_or_refuse(wanted.topic)
     given = _read_options(wanted) | {"tenant": tenant}
     known = task if route.queue is not None else None
-    body = _check_arguments(wanted, known)
+    body = _check_arguments(wanted, known, route, tenant)
     inherited = Inherited(traceparent=wanted.traceparent)
     named = NamedTask(wanted.topic)
     asked = build_submission(named, body, given, parent_id=parent_id, inherited=inherited)
@@ -161,11 +162,15 @@ _COMMON = (
 """The fields that are options of any job."""
 
 
-def _check_arguments(wanted: WantedTopic, task: KnownTask | None) -> Body:
+def _check_arguments(
+    wanted: WantedTopic, task: KnownTask | None, route: Route, tenant: str
+) -> Body:
     with about("args"):
         body = check_body(bytes(wanted.args), "args")
         if not isinstance(decode_body(body), dict):
             raise ValidationError("args must be an object of named arguments")
         if task is not None:
             task.bind(body)
+        if route.bus is not None:
+            check_bus_arguments(body, tenant)
         return body

@@ -105,7 +105,8 @@ class WorkerPresence(Struct, frozen=True, kw_only=True):
 
     sender: str
     topics: tuple[str, ...]
-    capabilities: frozenset[str]
+    capabilities: frozenset[str] | None
+    """None: the message names none, and may leave some out."""
     concurrency: int
 
 

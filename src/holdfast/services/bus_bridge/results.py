@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast.errors import BadData, HoldfastError, StoreError
 from holdfast.flow.command import perform
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.payload import check_text, encode_body
+from holdfast.lifecycle.payload import encode_body
 from holdfast.lifecycle.record import Actor, Job
 from holdfast.lifecycle.states import Role
 from holdfast.ports.bus import (
@@ -27,6 +27,7 @@ from holdfast.ports.bus import (
 from holdfast.queries.error_reports import MESSAGE_LIMIT, writable
 from holdfast.services.bus_bridge.known_jobs import KnownJobs
 from holdfast.services.bus_bridge.leases import Leases
+from holdfast.services.bus_bridge.progress import ProgressPace, check_pointers, keep_progress
 from holdfast.services.bus_bridge.refusals import Refusals
 from holdfast.services.bus_bridge.settings import BridgeParts
 from holdfast.worker_protocol.apply_reports import ReportOutcome, apply_reports
@@ -41,8 +42,6 @@ from holdfast.worker_protocol.bus_reports import (
 )
 from holdfast.worker_protocol.reports import OwnReport, Trouble
 
-POINTER_LIMIT = 4096
-MOST_ARTIFACTS = 100
 NAME_LIMIT = 200
 LEASE_LOST = "lease_lost"
 
@@ -66,6 +65,7 @@ class Results:
         self._refusals = refusals
         self._known = known
         self._leases = leases
+        self._pace = ProgressPace()
 
     async def handle(self, words: Sequence[BusWord]) -> None:
         """Apply a batch: of each job one word at a time, in the order in which they came."""
@@ -117,7 +117,11 @@ class Results:
             return None
         if not job.owned:
             return "not_dispatched"
-        return None if job.owner == self._settings.owner else "not_on_bus"
+        if job.owner != self._settings.owner:
+            return "not_on_bus"
+        if isinstance(word, WorkerProgress) and self._pace.is_too_often(job.id, word):
+            return "too_often"
+        return None
 
     async def _write(self, accepted: Sequence[tuple[Word, Job]], *, again: bool = True) -> None:
         reports: list[OwnReport] = []
@@ -219,7 +223,7 @@ def _make_reports(word: Word, job: Job) -> list[OwnReport]:
     """Return the reports of a word: a start first, for workers that send none (resolution 4)."""
     of: dict[str, Any] = {"internal_id": job.id, "attempt": job.attempt}
     if isinstance(word, WorkerProgress):
-        return [BusStart(**of), BusProgress(**of, data=dict(word.data))]
+        return [BusStart(**of), BusProgress(**of, data=keep_progress(word.data))]
     if word.status is WorkerStatusWord.RUNNING:
         return [BusStart(**of)]
     end = _read_end(word)
@@ -241,11 +245,7 @@ def _make_reports(word: Word, job: Job) -> list[OwnReport]:
 
 
 def _read_end(word: WorkerResult) -> RunEnd:
-    if len(word.artifact_ptrs) > MOST_ARTIFACTS:
-        raise BadData(f"a result may have {MOST_ARTIFACTS} artifacts")
-    for pointer in (word.result_ptr, *word.artifact_ptrs):
-        if pointer is not None:
-            check_text(pointer, "a pointer", limit=POINTER_LIMIT)
+    check_pointers(word.result_ptr, word.artifact_ptrs)
     return RunEnd(
         worker=writable(word.worker, NAME_LIMIT),
         result_ptr=word.result_ptr,

@@ -17,7 +17,7 @@ from holdfast.ports.bus import Bus, BusChannel
 from holdfast.ports.store import Store
 from holdfast.services.bus_bridge.cancels import Cancels
 from holdfast.services.bus_bridge.dispatch import Dispatcher
-from holdfast.services.bus_bridge.intake import Intake
+from holdfast.services.bus_bridge.intake import Intake, all_or_none
 from holdfast.services.bus_bridge.known_jobs import KnownJobs
 from holdfast.services.bus_bridge.leases import LeaseLoop, Leases
 from holdfast.services.bus_bridge.listeners import Listeners
@@ -112,14 +112,15 @@ class BusBridge:
         dispatcher = Dispatcher(parts, self._turn, listeners, known, leases, look=look)
         submits = Submits(parts, refusals, look.set)
         results = Results(parts, refusals, known, leases, look.set)
+        hear = all_or_none(listeners.handle)
         intakes = [
-            Intake(parts, BusChannel.SUBMIT, submits.handle, refusals, kept=True),
+            Intake(parts, BusChannel.SUBMIT, all_or_none(submits.handle), refusals, kept=True),
             Intake(parts, BusChannel.RESULT, results.handle, refusals, kept=True),
-            Intake(parts, BusChannel.CANCEL, cancels.handle, refusals, kept=True),
+            Intake(parts, BusChannel.CANCEL, all_or_none(cancels.handle), refusals, kept=True),
             Intake(parts, BusChannel.PROGRESS, results.handle, refusals),
             # Every bridge must know which topics are served.
-            Intake(parts, BusChannel.HEARTBEAT, listeners.handle, refusals, shared=False),
-            Intake(parts, BusChannel.HANDSHAKE, listeners.handle, refusals, shared=False),
+            Intake(parts, BusChannel.HEARTBEAT, hear, refusals, shared=False),
+            Intake(parts, BusChannel.HANDSHAKE, hear, refusals, shared=False),
         ]
         return leases, Publisher(parts, self._turn), intakes, [dispatcher, LeaseLoop(parts, leases)]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from holdfast.buses.cap import SUBJECTS, OwnPacket, PacketRefused, read_packet
 from holdfast.errors import StoreError
@@ -15,17 +18,41 @@ from holdfast.services.loop import Loop
 
 log = logging.getLogger(__name__)
 
-Handle: TypeAlias = Callable[[Sequence[BusWord]], Awaitable[None]]
-
 BATCH = 500
+"""Messages that are taken at once, and that may be open: a server stops at 1,000 that are."""
 WAIT_SECONDS = 1.0
+AGAIN_SECONDS = 0.5
+"""How long new messages are waited for while others are to be handled again."""
+
+
+class Arrival(Struct, eq=False):
+    """A packet that came in; whoever handles it marks it as done, and it is acknowledged then."""
+
+    word: BusWord
+    message: BusMessage
+    done: bool = False
+
+
+Handle: TypeAlias = Callable[[Sequence[Arrival]], Awaitable[None]]
+"""Handles packets. Those that are not done afterwards, or after an error, are handled again."""
+
+
+def all_or_none(handle: Callable[[Sequence[BusWord]], Awaitable[None]]) -> Handle:
+    """Make a Handle of a function after which all words are done, unless it raises."""
+
+    async def handle_all(arrivals: Sequence[Arrival]) -> None:
+        await handle([one.word for one in arrivals])
+        for one in arrivals:
+            one.done = True
+
+    return handle_all
 
 
 class Intake(Loop):
     """The loop of one channel.
 
-    A batch that the store could not take is kept and handled again: a server without streams will
-    not send it a second time.
+    What the store could not take is kept and handled again, with what came meanwhile behind it: a
+    server without streams will not send it a second time.
     """
 
     def __init__(
@@ -51,8 +78,11 @@ class Intake(Loop):
         self._refusals = refusals
         self._inbox = parts.bus.inbox(channel, SUBJECTS[channel], shared=shared, kept=kept)
         self._messages: list[BusMessage] = []
-        self._words: list[BusWord] | None = None
-        """What the messages report; None: they were not read yet."""
+        """Taken, and not read yet."""
+        self._arrivals: list[Arrival] = []
+        """Read, and not done yet."""
+        self._spent: list[BusMessage] = []
+        """To be acknowledged."""
 
     async def open(self) -> None:
         """Start to receive."""
@@ -60,22 +90,48 @@ class Intake(Loop):
 
     async def _receive(self) -> float:
         if not self._messages:
-            self._messages = await self._inbox.take(BATCH, wait_seconds=WAIT_SECONDS)
-        if self._words is None:
-            self._words = await self._read_all(self._messages)
-        if self._words:
-            await self._handle_or_spare(self._words)
-        await self._inbox.done(self._messages)
-        self._messages, self._words = [], None
+            self._messages = await self._take()
+        if self._messages:
+            await self._read_all()
+        if self._arrivals:
+            await self._handle_or_spare(self._arrivals)
+        await self._acknowledge()
         return 0.0
 
-    async def _read_all(self, messages: Sequence[BusMessage]) -> list[BusWord]:
-        if not messages:
+    async def _take(self) -> list[BusMessage]:
+        room = BATCH - len(self._arrivals)
+        wait_seconds = AGAIN_SECONDS if self._arrivals else WAIT_SECONDS
+        if room <= 0:
+            await asyncio.sleep(wait_seconds)
             return []
+        messages = await self._inbox.take(room, wait_seconds=wait_seconds)
         self._parts.meters.bus.receive(self._channel, len(messages))
+        return messages
+
+    async def _read_all(self) -> None:
         now = (await self._parts.store.clock()).now if self._parts.trust.signed else None
-        words = (self._read(message, now) for message in messages)
-        return [word for word in words if word is not None]
+        messages, self._messages = self._messages, []
+        for message in messages:
+            if (known := self._find_open(message)) is not None:
+                known.message = message
+                continue
+            word = self._read(message, now)
+            if word is None:
+                self._spent.append(message)
+            else:
+                self._arrivals.append(Arrival(word, message))
+
+    def _find_open(self, message: BusMessage) -> Arrival | None:
+        """Return the packet that a message repeats, because it was not acknowledged for long."""
+        if not message.redelivered:
+            return None
+        return next((one for one in self._arrivals if one.message.data == message.data), None)
+
+    async def _acknowledge(self) -> None:
+        self._spent += [one.message for one in self._arrivals if one.done]
+        self._arrivals = [one for one in self._arrivals if not one.done]
+        await self._inbox.done(self._spent)
+        self._spent = []
 
     def _read(self, message: BusMessage, now: int | None) -> BusWord | None:
         # A message that waited in a stream is as old as it was when the stream took it.
@@ -94,17 +150,20 @@ class Intake(Loop):
             self._refusals.add(self._channel, error.reason, f"{error.sender}: {error}")
             return None
 
-    async def _handle_or_spare(self, words: Sequence[BusWord]) -> None:
-        """Handle words; one that cannot be handled must not stop the others."""
+    async def _handle_or_spare(self, arrivals: Sequence[Arrival]) -> None:
+        """Handle packets; one that cannot be handled must not stop the others."""
+        # Some may have been done before an error.
+        left = [one for one in arrivals if not one.done]
         try:
-            await self._handle(words)
+            await self._handle(left)
         except StoreError:
             raise
         except Exception as error:
-            if len(words) == 1:
+            if len(left) == 1:
                 # No traceback for each: any sender may decide how often there is cause.
                 log.debug("a packet on %s could not be handled", self._channel, exc_info=True)
                 self._refusals.add(self._channel, "internal", repr(error))
+                left[0].done = True
                 return
-            for word in words:
-                await self._handle_or_spare([word])
+            for one in left:
+                await self._handle_or_spare([one])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,8 +12,9 @@ from holdfast.errors import StoreUnavailable
 from holdfast.lifecycle.record import Change, Job
 from holdfast.ports.models import Outcome, Rejected
 from holdfast.ports.store import Store
+from holdfast.services.bus_bridge import dispatch
 from holdfast.services.bus_bridge.known_jobs import KnownJobs
-from tests.buses.site import SHORT, Site, locked, refused, settings_of, until
+from tests.buses.site import SHORT, Site, locked, refused, settings_of, succeed, until
 
 Commit = Callable[[Sequence[Change]], Any]
 
@@ -144,3 +146,98 @@ async def test_a_failure_whose_commit_lost_its_reply_does_not_fail_the_next_atte
         await until(lambda: refused(bridge, "result", "old_attempt") == 1, "its refusal")
         again = await site.job("j")
         assert (again.attempt, again.failures, again.owned) == (2, 1, True)
+
+
+def _fail_first(
+    site: Site, monkeypatch: pytest.MonkeyPatch, event: str, fail: Callable[[Commit], Commit]
+) -> list[Change]:
+    """Let the first commit that writes an event fail; return its changes, once there are."""
+    failed: list[Change] = []
+
+    def make(real: Commit) -> Commit:
+        async def commit(changes: Sequence[Change]) -> list[Outcome]:
+            if failed or all(one.event.type != event for one in changes):
+                return list(await real(changes))
+            failed[:] = changes
+            return list(await fail(real)(changes))
+
+        return commit
+
+    _watch_commits(site.store, monkeypatch, make)
+    return failed
+
+
+def _be_away(real: Commit) -> Commit:
+    async def commit(changes: Sequence[Change]) -> list[Outcome]:
+        raise StoreUnavailable("away for a moment")
+
+    return commit
+
+
+@pytest.mark.req("A2", "A17")
+@pytest.mark.parametrize(
+    ("engine", "trouble"), [("sqlite", "away"), ("postgres", "away"), ("postgres", "locked")]
+)
+async def test_a_job_that_reached_nobody_is_given_back_once_the_store_takes_it(
+    site: Site, url: str, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    def lock_row(real: Commit) -> Commit:
+        async def commit(changes: Sequence[Change]) -> list[Outcome]:
+            async with locked(url, await site.job("j")):
+                outcomes: list[Outcome] = await real(changes)
+            assert any(isinstance(one, Rejected) and one.busy for one in outcomes)
+            return outcomes
+
+        return commit
+
+    fail = lock_row if trouble == "locked" else _be_away
+    failed = _fail_first(site, monkeypatch, "job_released", fail)
+    async with site.bridge():
+        await site.submit("j")
+        await site.until("j", lambda job: job.releases >= 1, "to be given back")
+        assert failed
+        await site.worker("job.once", succeed)
+        assert (await site.ended("j")).succeeded
+
+
+@pytest.mark.req("A2")
+async def test_a_job_that_cannot_be_sent_ends_though_the_store_was_away_and_holds_up_no_other(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "PACKET_BYTES", 2000)
+    failed = _fail_first(site, monkeypatch, "job_failed", _be_away)
+    gate = asyncio.Event()
+    gate.set()
+    claim = site.store.claim
+
+    async def claim_through_gate(request: Any) -> Any:
+        await gate.wait()
+        return await claim(request)
+
+    monkeypatch.setattr(site.store, "claim", claim_through_gate)
+    async with site.bridge():
+        await site.worker("job.once", succeed)
+        await site.submit("first")
+        assert (await site.ended("first")).succeeded
+        # The topic is served: both go in one claim.
+        gate.clear()
+        await site.submit("large", env={str(number): "y" * 900 for number in range(4)})
+        await site.submit("small")
+        for name in ("large", "small"):
+            await site.until(name, lambda job: True, "to be stored")
+        gate.set()
+        assert (await site.ended("small")).succeeded
+        job = await site.ended("large")
+    assert failed
+    assert (job.state, job.error_code) == ("failed", "undeliverable")
+
+
+@pytest.mark.req("A2")
+async def test_a_bridge_that_stops_gives_back_what_the_store_did_not_take_before(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = _fail_first(site, monkeypatch, "job_released", _be_away)
+    async with site.bridge():
+        await site.submit("j")
+        await until(lambda: bool(failed), "the release to fail")
+    assert (await site.job("j")).releases == 1

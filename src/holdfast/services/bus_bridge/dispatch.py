@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -14,9 +15,11 @@ from msgspec import Struct
 from holdfast.admission.topics import Route
 from holdfast.buses.cap import PACKET_BYTES, Dispatch, write_dispatch
 from holdfast.crash_points import reach
+from holdfast.errors import JobBusy, StoreError
 from holdfast.ids import mint_request
 from holdfast.lifecycle.lease import shortest_grant
 from holdfast.lifecycle.payload import decode_body
+from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.states import CLAIMABLE, OWNED, Kind
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports.bus import Delivery, Outgoing
@@ -80,8 +83,18 @@ class Dispatcher(Loop):
         self._look = look
         self._announced_at = -ANNOUNCE_SECONDS
         self._announced: list[str] = []
+        self._owed: list[tuple[Report, Job]] = []
+        """Reports on jobs that reached nobody, which the store has not taken yet. Only this bridge
+        knows of them; there are no more than jobs may be out."""
+
+    async def run(self) -> None:
+        """Send until stopped."""
+        await super().run()
+        with suppress(StoreError):
+            await self._repeat_owed()
 
     async def _pass(self) -> float:
+        await self._repeat_owed()
         self._look.clear()
         connected = self._parts.bus.connected
         # Before the counts: another bridge may have sent until now.
@@ -163,23 +176,20 @@ class Dispatcher(Loop):
             return 0
         self._parts.meters.claimed(len(claimed))
         self._known.remember(one.job for one in claimed)
-        return await self._send(topic, await self._sort_out(claimed), asked)
+        sent = await self._send(topic, self._sort_out(claimed), asked)
+        # After the send: what can be sent must not wait for a store that is away.
+        await self._write_owed()
+        return sent
 
-    async def _sort_out(self, claimed: Sequence[Claimed]) -> list[tuple[Claimed, bytes]]:
+    def _sort_out(self, claimed: Sequence[Claimed]) -> list[tuple[Claimed, bytes]]:
         """Return the jobs that can be sent, with their packets; settle the others."""
         ready: list[tuple[Claimed, bytes]] = []
-        reports: list[Report] = []
-        of: list[Claimed] = []
         for one in claimed:
             made = self._make_packet(one)
             if isinstance(made, bytes):
                 ready.append((one, made))
             else:
-                reports += made
-                of += [one] * len(made)
-        await apply_reports(
-            self._parts.store, self._settings.owner, reports, [one.job for one in of]
-        )
+                self._owed += [(report, one.job) for report in made]
         return ready
 
     def _make_packet(self, claimed: Claimed) -> bytes | list[Report]:
@@ -213,12 +223,10 @@ class Dispatcher(Loop):
         else:
             found = [Delivery.NOT_SENT] * len(ready)
         reach("bus.published")
-        await self._settle(topic, [one for one, _ in ready], found)
+        self._settle(topic, [one for one, _ in ready], found)
         return sum(one in (Delivery.SENT, Delivery.UNKNOWN) for one in found)
 
-    async def _settle(
-        self, topic: str, claimed: Sequence[Claimed], found: Sequence[Delivery]
-    ) -> None:
+    def _settle(self, topic: str, claimed: Sequence[Claimed], found: Sequence[Delivery]) -> None:
         """Give back what reached no worker; what may have left is left to its start timeout."""
         counts = Counter(found)
         for delivery, jobs in counts.items():
@@ -227,17 +235,31 @@ class Dispatcher(Loop):
             self._listeners.close(topic)
         elif counts[Delivery.SENT]:
             self._listeners.serve(topic)
-        back = [
-            (one.job, _RELEASED[delivery])
-            for one, delivery in zip(claimed, found, strict=True)
-            if delivery in _RELEASED
-        ]
-        reports = [
-            BusRelease(internal_id=job.id, attempt=job.attempt, reason=why) for job, why in back
-        ]
-        await apply_reports(
-            self._parts.store, self._settings.owner, reports, [job for job, _ in back]
-        )
+        for one, delivery in zip(claimed, found, strict=True):
+            if delivery in _RELEASED:
+                of: dict[str, Any] = {"internal_id": one.job.id, "attempt": one.job.attempt}
+                self._owed.append((BusRelease(**of, reason=_RELEASED[delivery]), one.job))
+
+    async def _repeat_owed(self) -> None:
+        """Write what is still owed, each upon the job as it is now."""
+        if self._owed:
+            found = await self._parts.store.get([job.id for _, job in self._owed])
+            pairs = zip(self._owed, found, strict=True)
+            self._owed = [(report, job) for (report, _), job in pairs if job is not None]
+            await self._write_owed()
+
+    async def _write_owed(self) -> None:
+        """Write what is owed. After an error of the store, and of a locked job, it stays owed.
+
+        That is safe: a report that was written before, or came too late, changes nothing.
+        """
+        reports, jobs = [report for report, _ in self._owed], [job for _, job in self._owed]
+        outcomes = await apply_reports(self._parts.store, self._settings.owner, reports, jobs)
+        pairs = list(zip(self._owed, outcomes, strict=True))
+        self._owed = [one for one, outcome in pairs if isinstance(outcome.error, JobBusy)]
+        for (_, job), outcome in pairs:
+            if outcome.error is not None:
+                log.warning("job %s was not settled: %s", job.public_id, outcome.error)
 
 
 def _make_dispatch(claimed: Claimed) -> Dispatch:

@@ -24,6 +24,7 @@ from holdfast.lifecycle.states import CLAIMABLE, OWNED, Kind
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports.bus import Delivery, Outgoing
 from holdfast.ports.models import Claimed, ClaimRequest
+from holdfast.services.bus_bridge.cancel_orders import CancelOrders
 from holdfast.services.bus_bridge.known_jobs import KnownJobs
 from holdfast.services.bus_bridge.leases import Leases
 from holdfast.services.bus_bridge.listeners import Listeners
@@ -65,6 +66,7 @@ class Dispatcher(Loop):
         known: KnownJobs,
         leases: Leases,
         *,
+        orders: CancelOrders,
         look: asyncio.Event,
     ) -> None:
         super().__init__(
@@ -80,6 +82,7 @@ class Dispatcher(Loop):
         self._listeners = listeners
         self._known = known
         self._leases = leases
+        self._orders = orders
         self._look = look
         self._announced_at = -ANNOUNCE_SECONDS
         self._announced: list[str] = []
@@ -176,10 +179,21 @@ class Dispatcher(Loop):
             return 0
         self._parts.meters.claimed(len(claimed))
         self._known.remember(one.job for one in claimed)
-        sent = await self._send(topic, self._sort_out(claimed), asked)
+        sent = await self._send(topic, self._sort_out(await self._call_off(claimed)), asked)
         # After the send: what can be sent must not wait for a store that is away.
         await self._write_owed()
         return sent
+
+    async def _call_off(self, claimed: Sequence[Claimed]) -> list[Claimed]:
+        """Give back the jobs that a cancel waits for, which ends them; return the others."""
+        off = {one.job.id for one in claimed if self._orders.has(one.job.public_id)}
+        await self._orders.cancel_known([one.job.public_id for one in claimed if one.job.id in off])
+        # More may have come while the store was asked.
+        off |= {one.job.id for one in claimed if self._orders.has(one.job.public_id)}
+        for one in claimed:
+            if one.job.id in off:
+                self._owed.append((_release(one.job, "a cancel came before it was sent"), one.job))
+        return [one for one in claimed if one.job.id not in off]
 
     def _sort_out(self, claimed: Sequence[Claimed]) -> list[tuple[Claimed, bytes]]:
         """Return the jobs that can be sent, with their packets; settle the others."""
@@ -237,8 +251,7 @@ class Dispatcher(Loop):
             self._listeners.serve(topic)
         for one, delivery in zip(claimed, found, strict=True):
             if delivery in _RELEASED:
-                of: dict[str, Any] = {"internal_id": one.job.id, "attempt": one.job.attempt}
-                self._owed.append((BusRelease(**of, reason=_RELEASED[delivery]), one.job))
+                self._owed.append((_release(one.job, _RELEASED[delivery]), one.job))
 
     async def _repeat_owed(self) -> None:
         """Write what is still owed, each upon the job as it is now."""
@@ -260,6 +273,10 @@ class Dispatcher(Loop):
         for (_, job), outcome in pairs:
             if outcome.error is not None:
                 log.warning("job %s was not settled: %s", job.public_id, outcome.error)
+
+
+def _release(job: Job, reason: str) -> BusRelease:
+    return BusRelease(internal_id=job.id, attempt=job.attempt, reason=reason)
 
 
 def _make_dispatch(claimed: Claimed) -> Dispatch:

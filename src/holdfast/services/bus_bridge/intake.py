@@ -23,14 +23,20 @@ BATCH = 500
 WAIT_SECONDS = 1.0
 AGAIN_SECONDS = 0.5
 """How long new messages are waited for while others are to be handled again."""
+BACKLOG_BATCHES = 20
+BACKLOG_SECONDS = 0.2
+"""How long a server has to answer that it keeps nothing."""
 
 
 class Arrival(Struct, eq=False):
     """A packet that came in; whoever handles it marks it as done, and it is acknowledged then."""
 
     word: BusWord
-    message: BusMessage
+    message: BusMessage | None
+    """None once it was acknowledged."""
     done: bool = False
+    kept: bool = True
+    """Whether the message waits for the end; if not it is acknowledged now."""
 
 
 Handle: TypeAlias = Callable[[Sequence[Arrival]], Awaitable[None]]
@@ -88,19 +94,30 @@ class Intake(Loop):
         """Start to receive."""
         await self._inbox.open()
 
+    async def receive_backlog(self) -> None:
+        """Handle what waits already, within a bound, before the loop runs."""
+        for _ in range(BACKLOG_BATCHES):
+            if not await self._receive_batch(BACKLOG_SECONDS):
+                return
+
     async def _receive(self) -> float:
+        await self._receive_batch(AGAIN_SECONDS if self._arrivals else WAIT_SECONDS)
+        return 0.0
+
+    async def _receive_batch(self, wait_seconds: float) -> bool:
+        """Handle what is there; return whether anything came."""
         if not self._messages:
-            self._messages = await self._take()
-        if self._messages:
+            self._messages = await self._take(wait_seconds)
+        came = bool(self._messages)
+        if came:
             await self._read_all()
         if self._arrivals:
             await self._handle_or_spare(self._arrivals)
         await self._acknowledge()
-        return 0.0
+        return came
 
-    async def _take(self) -> list[BusMessage]:
-        room = BATCH - len(self._arrivals)
-        wait_seconds = AGAIN_SECONDS if self._arrivals else WAIT_SECONDS
+    async def _take(self, wait_seconds: float) -> list[BusMessage]:
+        room = BATCH - sum(one.message is not None for one in self._arrivals)
         if room <= 0:
             await asyncio.sleep(wait_seconds)
             return []
@@ -125,10 +142,16 @@ class Intake(Loop):
         """Return the packet that a message repeats, because it was not acknowledged for long."""
         if not message.redelivered:
             return None
-        return next((one for one in self._arrivals if one.message.data == message.data), None)
+        for one in self._arrivals:
+            if one.message is not None and one.message.data == message.data:
+                return one
+        return None
 
     async def _acknowledge(self) -> None:
-        self._spent += [one.message for one in self._arrivals if one.done]
+        for one in self._arrivals:
+            if one.message is not None and (one.done or not one.kept):
+                self._spent.append(one.message)
+                one.message = None
         self._arrivals = [one for one in self._arrivals if not one.done]
         await self._inbox.done(self._spent)
         self._spent = []

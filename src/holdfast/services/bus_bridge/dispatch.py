@@ -99,19 +99,22 @@ class Dispatcher(Loop):
     async def _pass(self) -> float:
         await self._repeat_owed()
         self._look.clear()
-        connected = self._parts.bus.connected
+        if not self._parts.bus.connected:
+            return self._stand_by(AWAY_SECONDS)
         # Before the counts: another bridge may have sent until now.
-        ours = connected and await self._turn.take()
+        if not await self._turn.take():
+            return self._stand_by(IDLE_SECONDS)
         topics = await self._find_topics()
-        await self._announce(topics)
-        if not connected:
-            return AWAY_SECONDS
-        if not ours:
-            return IDLE_SECONDS
         sent = await self._send_due(topics)
+        await self._announce(topics)
         if not sent:
             await self._wait(topics)
         return 0.0
+
+    def _stand_by(self, seconds: float) -> float:
+        """Rest: all bridges announce under one name, and one that does not send knows less."""
+        self._announced_at = -ANNOUNCE_SECONDS
+        return seconds
 
     async def _wait(self, topics: Mapping[str, _Load]) -> None:
         names = tuple(topics) or ("",)

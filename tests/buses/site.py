@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+import asyncpg
 import nats
 from cap import run_worker, submit_job
 from cap.pb.cordum.agent.v1 import buspacket_pb2, job_pb2
@@ -47,6 +48,18 @@ def settings_of(routes: Mapping[str, Any] = ROUTES, **more: Any) -> BridgeSettin
         cancel_grace_seconds=0.5,
     )
     return replace(settings, **more)
+
+
+@asynccontextmanager
+async def locked(url: str, job: Job) -> AsyncIterator[None]:
+    """A transaction of somebody else's on PostgreSQL that keeps a job's row locked."""
+    raw = await asyncpg.connect(url)
+    try:
+        await raw.execute("BEGIN")
+        await raw.execute("SELECT 1 FROM holdfast.jobs WHERE id = $1 FOR UPDATE", job.id)
+        yield
+    finally:
+        await raw.close()
 
 
 SHORT: dict[str, Any] = {"lease": 2 * SECOND, "heartbeat": 1 * SECOND}

@@ -14,7 +14,8 @@ from holdfast.lifecycle.record import Job
 from holdfast.operations.local import LocalOperations
 from holdfast.operations.requests import ExplainJob
 from holdfast.operations.session import StoreSession
-from holdfast.services.bus_bridge import listeners
+from holdfast.ports.models import Announcement
+from holdfast.services.bus_bridge import dispatch, listeners
 from holdfast.services.bus_bridge.listeners import Listeners
 from tests.buses.site import ROUTES, Site, settings_of, succeed, until, until_async
 
@@ -192,12 +193,34 @@ async def test_why_names_what_a_job_of_the_bus_waits_for(site: Site) -> None:
         await until_async(says_so, "why to say that nobody listens", lambda: found)
 
 
+async def test_a_bridge_that_sends_nothing_does_not_announce_what_it_cannot_know(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "ANNOUNCE_SECONDS", 0.1)
+    announced: list[tuple[str, ...]] = []
+    real = site.store.announce
+
+    async def announce(announcement: Announcement) -> None:
+        announced.append(announcement.queues)
+        await real(announcement)
+
+    monkeypatch.setattr(site.store, "announce", announce)
+    async with site.bridge(), site.bridge():
+        await site.submit("j")
+        await site.until("j", lambda job: job.releases >= 1, "to be released")
+        await until(lambda: bool(announced) and "job.once" not in announced[-1], "that to be known")
+        announced.clear()
+        await until(lambda: len(announced) >= 10, "both to have looked again")
+        assert not any("job.once" in one for one in announced)
+        local = LocalOperations(StoreSession(site.store), name="test", tenant="default")
+        why = await local.do(ExplainJob(job="j"))
+    assert "no_topic_worker" in [one.code for one in (why.reason, *why.also)]
+
+
 @pytest.mark.req("A2")
 async def test_a_job_that_no_packet_can_hold_ends_and_stops_no_other(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.services.bus_bridge import dispatch
-
     monkeypatch.setattr(dispatch, "PACKET_BYTES", 2000)
     async with site.bridge():
         await site.worker("job.once", succeed)

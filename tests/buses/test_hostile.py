@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from cap.packet_boundary import finalize_packet
 from cap.pb.cordum.agent.v1 import buspacket_pb2
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from holdfast.buses.cap import PacketRefused, read_packet
 from holdfast.buses.rules import SenderRule
 from holdfast.buses.trust import Trust
 from holdfast.errors import StoreUnavailable
-from holdfast.ports.bus import WorkerPresence
+from holdfast.ports.bus import BusChannel, WorkerPresence
 from holdfast.services.bus_bridge import listeners
 from holdfast.services.bus_bridge.listeners import (
     MOST_CAPABILITIES,
@@ -35,7 +37,10 @@ SUBJECTS = {
     "handshake": "sys.handshake",
 }
 TEXTS = ("nul\0here", "x" * 5000, "two\nlines", "\ud7ff\U0001f600 \u202e", " ", "a\x7f\x1b[31m")
-NUMBERS = (-(2**31), -1, 2**31 - 1, 99)
+NUMBERS = (-(2**63), -(2**31), -1, 99, 2**31 - 1, 10**15, 2**63 - 1, 2**64 - 1)
+FLOATS = (float("nan"), float("inf"), -1e38)
+DEEP = 1
+"""From this depth on one text and the far ends of numbers do."""
 
 
 def _packet(payload: str) -> Any:
@@ -56,16 +61,20 @@ def _packet(payload: str) -> Any:
 def _spoiled(payload: str) -> list[bytes]:
     """Packets of a payload, each with one field that no honest sender would write."""
     made: list[bytes] = []
-    for field in getattr(buspacket_pb2.BusPacket(), payload).DESCRIPTOR.fields:
-        for value in _values(field):
+    for path in _paths(getattr(buspacket_pb2.BusPacket(), payload).DESCRIPTOR):
+        for value in _values(path):
             packet = _packet(payload)
             if payload == "job_request":
                 packet.job_request.job_id = f"spoiled-{len(made)}"
             try:
-                _set(getattr(packet, payload), field, value)
-            except (TypeError, ValueError):
+                _set(getattr(packet, payload), path, value)
+            except (OverflowError, TypeError, ValueError):
                 continue
             made.append(packet.SerializeToString())
+    for seconds in (-(2**63), 10**15, 2**63 - 1):
+        packet = _packet(payload)
+        packet.created_at.seconds = seconds
+        made.append(packet.SerializeToString())
     for name in ("sender_id", "trace_id"):
         for text in TEXTS:
             packet = _packet(payload)
@@ -77,25 +86,42 @@ def _spoiled(payload: str) -> list[bytes]:
     return made
 
 
-def _values(field: FieldDescriptor) -> tuple[Any, ...]:
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        return tuple({text: text} for text in TEXTS)
+def _paths(
+    message: Descriptor, above: tuple[FieldDescriptor, ...] = ()
+) -> Iterator[tuple[FieldDescriptor, ...]]:
+    """Each field of a message, and each of the messages in it, by the fields that lead there."""
+    for field in message.fields:
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            yield (*above, field)
+        else:
+            yield from _paths(field.message_type, (*above, field))
+
+
+def _values(path: tuple[FieldDescriptor, ...]) -> tuple[Any, ...]:
+    field, deep = path[-1], len(path) > DEEP
+    texts = TEXTS[:1] if deep else TEXTS
+    if field.message_type is not None:
+        return tuple({text: text} for text in texts)
     if field.type == FieldDescriptor.TYPE_STRING:
-        return TEXTS
-    return NUMBERS
+        return texts
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return (b"\xff\0",)
+    if field.type == FieldDescriptor.TYPE_FLOAT:
+        return FLOATS
+    return (NUMBERS[0], NUMBERS[1], *NUMBERS[-4:]) if deep else NUMBERS
 
 
-def _set(body: Any, field: FieldDescriptor, value: Any) -> None:
+def _set(body: Any, path: tuple[FieldDescriptor, ...], value: Any) -> None:
+    for field in path[:-1]:
+        body = getattr(body, field.name)
+        body = body.add() if field.is_repeated else body
+    name = path[-1].name
     if isinstance(value, dict):
-        getattr(body, field.name).update(value)
-    elif field.is_repeated:
-        getattr(body, field.name).extend([value] * 3)
-    elif field.message_type is None:
-        setattr(body, field.name, value)
+        getattr(body, name).update(value)
+    elif path[-1].is_repeated:
+        getattr(body, name).extend([value] * 3)
     else:
-        for inner in field.message_type.fields:
-            if inner.message_type is None and inner.type == FieldDescriptor.TYPE_STRING:
-                _set(getattr(body, field.name), inner, TEXTS[0])
+        setattr(body, name, value)
 
 
 @both_engines
@@ -124,6 +150,22 @@ async def test_a_packet_with_anything_in_its_fields_stops_none_behind_it(
         assert (await site.ended("last")).succeeded
     failed = {key: n for key, n in bridge.meters.bus.refused.items() if key[1] == "internal"}
     assert failed == {}
+
+
+@pytest.mark.req("A8")
+@pytest.mark.parametrize("seconds", [-(2**63), 10**15, 2**63 - 1])
+def test_a_time_out_of_range_is_refused_like_anything_else_that_cannot_be_read(
+    seconds: int,
+) -> None:
+    trust = Trust("h", rules={"worker-1": SenderRule()}, keys={"worker-1": KEY.public_key()})
+    deep, signed = _packet("job_request"), _packet("job_request")
+    deep.job_request.context_ref.expires_at.seconds = seconds
+    signed.created_at.seconds = seconds
+    for packet, believed in ((deep, Trust("h")), (finalize_packet(signed, KEY), trust)):
+        with pytest.raises(PacketRefused) as caught:
+            read_packet(packet.SerializeToString(), BusChannel.SUBMIT, believed, now=1)
+        assert caught.value.reason in ("invalid", "signature", "stale")
+        assert caught.value.sender == "worker-1"
 
 
 def _presence(sender: str, capabilities: Iterable[str] | None) -> WorkerPresence:

@@ -91,10 +91,17 @@ def read_packet(
         raise PacketRefused("version", str(packet.protocol_version), sender)
     if packet.WhichOneof("payload") != _PAYLOADS.get(channel):
         raise PacketRefused("misplaced", f"{packet.WhichOneof('payload')} on {channel}", sender)
-    if errors := validate_bus_packet(packet):
-        raise PacketRefused("invalid", f"{errors[0].field} {errors[0].message}", sender)
-    _check_sender(packet, channel, trust, now, redelivered)
-    return _READERS[channel](packet)
+    try:
+        if errors := validate_bus_packet(packet):
+            raise PacketRefused("invalid", f"{errors[0].field} {errors[0].message}", sender)
+        _check_sender(packet, channel, trust, now, redelivered)
+        return _READERS[channel](packet)
+    except PacketRefused:
+        raise
+    except Exception as error:
+        # Not every value that the wire can carry has a meaning, such as a time out of range; which
+        # of them raises what is the libraries' affair, and must stop no other packet.
+        raise PacketRefused("invalid", type(error).__name__, sender) from error
 
 
 def _parse(data: bytes) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from holdfast.buses.trust import Trust
@@ -15,9 +15,10 @@ from holdfast.errors import BadConfig, HoldfastError
 from holdfast.ids import mint_worker
 from holdfast.ports.bus import Bus, BusChannel
 from holdfast.ports.store import Store
+from holdfast.services.bus_bridge.cancel_orders import CancelOrders
 from holdfast.services.bus_bridge.cancels import Cancels
 from holdfast.services.bus_bridge.dispatch import Dispatcher
-from holdfast.services.bus_bridge.intake import Intake
+from holdfast.services.bus_bridge.intake import Intake, all_or_none
 from holdfast.services.bus_bridge.known_jobs import KnownJobs
 from holdfast.services.bus_bridge.leases import LeaseLoop, Leases
 from holdfast.services.bus_bridge.listeners import Listeners
@@ -84,6 +85,8 @@ class BusBridge:
         await self._insist(publisher.start)
         for intake in intakes:
             await self._insist(intake.open)
+        # Before any submit is read: a cancel that waits behind its submit must not come too late.
+        await self._insist(intakes[0].receive_backlog)
         self._loops = [*intakes, *others, publisher]
         if self._stopping.is_set():
             return
@@ -104,27 +107,36 @@ class BusBridge:
         parts = self._parts
         refusals = Refusals(self.meters, parts.settings.name)
         known = KnownJobs(parts)
-        cancels = Cancels(parts, refusals, known)
-        leases = Leases(parts, cancels)
+        leases = Leases(parts, Cancels(parts))
+        orders = CancelOrders(parts, refusals, known)
         # Set when a job came, a job ended, or a worker listens again.
         look = asyncio.Event()
         listeners = Listeners(look.set)
-        dispatcher = Dispatcher(parts, self._turn, listeners, known, leases, look=look)
-        submits = Submits(parts, refusals, look.set)
+        dispatcher = Dispatcher(
+            parts, self._turn, listeners, known, leases, orders=orders, look=look
+        )
+
+        async def note_submitted(job_ids: Sequence[str]) -> None:
+            await orders.cancel_known(job_ids)
+            look.set()
+
+        submits = Submits(parts, refusals, note_submitted)
         results = Results(parts, refusals, known, leases, look.set)
+        hear = all_or_none(listeners.handle)
         intakes = [
-            Intake(parts, BusChannel.SUBMIT, submits.handle, refusals, kept=True),
+            # First: see `_serve`.
+            Intake(parts, BusChannel.CANCEL, orders.handle, refusals, kept=True),
+            Intake(parts, BusChannel.SUBMIT, all_or_none(submits.handle), refusals, kept=True),
             Intake(
                 parts,
                 *(BusChannel.RESULT, results.handle, refusals),
                 kept=True,
                 on_read=leases.note_read,
             ),
-            Intake(parts, BusChannel.CANCEL, cancels.handle, refusals, kept=True),
             Intake(parts, BusChannel.PROGRESS, results.handle, refusals),
             # Every bridge must know which topics are served.
-            Intake(parts, BusChannel.HEARTBEAT, listeners.handle, refusals, shared=False),
-            Intake(parts, BusChannel.HANDSHAKE, listeners.handle, refusals, shared=False),
+            Intake(parts, BusChannel.HEARTBEAT, hear, refusals, shared=False),
+            Intake(parts, BusChannel.HANDSHAKE, hear, refusals, shared=False),
         ]
         return leases, Publisher(parts, self._turn), intakes, [dispatcher, LeaseLoop(parts, leases)]
 

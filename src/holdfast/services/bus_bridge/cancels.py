@@ -1,4 +1,4 @@
-"""Cancels: asked of workers on the bus, recorded after the grace; and asked by clients there.
+"""Cancels out: asked of workers on the bus, and recorded after the grace.
 
 A bus cannot kill: a job whose worker does not answer ends `cancelled`, with the kill unconfirmed.
 """
@@ -9,15 +9,9 @@ from collections.abc import Sequence
 from time import monotonic
 
 from holdfast.buses.cap import SUBJECTS, write_cancel
-from holdfast.errors import HoldfastError, StoreError
-from holdfast.flow.cancel import cancel
-from holdfast.lifecycle.payload import TEXT_LIMIT
-from holdfast.lifecycle.record import Actor, Job, JobId
-from holdfast.lifecycle.states import CancelMode, Role
-from holdfast.ports.bus import BusChannel, BusWord, CancelOrder, Delivery, Outgoing
-from holdfast.queries.error_reports import writable
-from holdfast.services.bus_bridge.known_jobs import KnownJobs
-from holdfast.services.bus_bridge.refusals import Refusals
+from holdfast.lifecycle.record import Job, JobId
+from holdfast.lifecycle.states import CancelMode
+from holdfast.ports.bus import BusChannel, Delivery, Outgoing
 from holdfast.services.bus_bridge.settings import BridgeParts
 from holdfast.worker_protocol.bus_reports import BusCancelled
 
@@ -25,13 +19,11 @@ _REASON = "cancel requested"
 
 
 class Cancels:
-    """Carries cancels both ways."""
+    """Carries cancels to workers."""
 
-    def __init__(self, parts: BridgeParts, refusals: Refusals, known: KnownJobs) -> None:
+    def __init__(self, parts: BridgeParts) -> None:
         self._parts = parts
         self._settings = parts.settings
-        self._refusals = refusals
-        self._known = known
         self._asked: dict[tuple[JobId, int], float] = {}
         """When each was first seen here, by the monotonic clock; only of jobs that are owned."""
         self._sent: set[tuple[JobId, int]] = set()
@@ -65,25 +57,3 @@ class Cancels:
             # Nobody listens to cancels, as far as the SDK's own workers go; that is an answer.
             if delivery is not Delivery.NOT_SENT:
                 self._sent.add((job.id, job.attempt))
-
-    async def handle(self, words: Sequence[BusWord]) -> None:
-        """Cancel what senders on the bus ask for, as a control would."""
-        for word in words:
-            assert isinstance(word, CancelOrder)
-            await self._cancel(word)
-
-    async def _cancel(self, order: CancelOrder) -> None:
-        [job] = await self._known.find([order.job_id])
-        if job is None or not self._settings.is_own(job):
-            self._refusals.add(BusChannel.CANCEL, "unknown_job", f"{order.sender}: {order.job_id}")
-            return
-        asked_by = f"{order.requested_by}: {order.reason}" if order.reason else order.requested_by
-        actor = Actor(Role.CONTROL, f"{self._settings.owner}/{writable(order.sender, 200)}")
-        try:
-            await cancel(self._parts.store, job.id, actor, reason=writable(asked_by, TEXT_LIMIT))
-        except StoreError:
-            raise
-        except HoldfastError as error:
-            self._refusals.add(BusChannel.CANCEL, error.code, str(error))
-        else:
-            self._parts.meters.bus.apply(BusChannel.CANCEL)

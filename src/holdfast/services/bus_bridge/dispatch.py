@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -14,13 +15,16 @@ from msgspec import Struct
 from holdfast.admission.topics import Route
 from holdfast.buses.cap import PACKET_BYTES, Dispatch, write_dispatch
 from holdfast.crash_points import reach
+from holdfast.errors import JobBusy, StoreError
 from holdfast.ids import mint_request
 from holdfast.lifecycle.lease import shortest_grant
 from holdfast.lifecycle.payload import decode_body
+from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.states import CLAIMABLE, OWNED, Kind
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports.bus import Delivery, Outgoing
 from holdfast.ports.models import Claimed, ClaimRequest
+from holdfast.services.bus_bridge.cancel_orders import CancelOrders
 from holdfast.services.bus_bridge.known_jobs import KnownJobs
 from holdfast.services.bus_bridge.leases import Leases
 from holdfast.services.bus_bridge.listeners import Listeners
@@ -62,6 +66,7 @@ class Dispatcher(Loop):
         known: KnownJobs,
         leases: Leases,
         *,
+        orders: CancelOrders,
         look: asyncio.Event,
     ) -> None:
         super().__init__(
@@ -77,25 +82,39 @@ class Dispatcher(Loop):
         self._listeners = listeners
         self._known = known
         self._leases = leases
+        self._orders = orders
         self._look = look
         self._announced_at = -ANNOUNCE_SECONDS
         self._announced: list[str] = []
+        self._owed: list[tuple[Report, Job]] = []
+        """Reports on jobs that reached nobody, which the store has not taken yet. Only this bridge
+        knows of them; there are no more than jobs may be out."""
+
+    async def run(self) -> None:
+        """Send until stopped."""
+        await super().run()
+        with suppress(StoreError):
+            await self._repeat_owed()
 
     async def _pass(self) -> float:
+        await self._repeat_owed()
         self._look.clear()
-        connected = self._parts.bus.connected
+        if not self._parts.bus.connected:
+            return self._stand_by(AWAY_SECONDS)
         # Before the counts: another bridge may have sent until now.
-        ours = connected and await self._turn.take()
+        if not await self._turn.take():
+            return self._stand_by(IDLE_SECONDS)
         topics = await self._find_topics()
-        await self._announce(topics)
-        if not connected:
-            return AWAY_SECONDS
-        if not ours:
-            return IDLE_SECONDS
         sent = await self._send_due(topics)
+        await self._announce(topics)
         if not sent:
             await self._wait(topics)
         return 0.0
+
+    def _stand_by(self, seconds: float) -> float:
+        """Rest: all bridges announce under one name, and one that does not send knows less."""
+        self._announced_at = -ANNOUNCE_SECONDS
+        return seconds
 
     async def _wait(self, topics: Mapping[str, _Load]) -> None:
         names = tuple(topics) or ("",)
@@ -163,23 +182,31 @@ class Dispatcher(Loop):
             return 0
         self._parts.meters.claimed(len(claimed))
         self._known.remember(one.job for one in claimed)
-        return await self._send(topic, await self._sort_out(claimed), asked)
+        sent = await self._send(topic, self._sort_out(await self._call_off(claimed)), asked)
+        # After the send: what can be sent must not wait for a store that is away.
+        await self._write_owed()
+        return sent
 
-    async def _sort_out(self, claimed: Sequence[Claimed]) -> list[tuple[Claimed, bytes]]:
+    async def _call_off(self, claimed: Sequence[Claimed]) -> list[Claimed]:
+        """Give back the jobs that a cancel waits for, which ends them; return the others."""
+        off = {one.job.id for one in claimed if self._orders.has(one.job.public_id)}
+        await self._orders.cancel_known([one.job.public_id for one in claimed if one.job.id in off])
+        # More may have come while the store was asked.
+        off |= {one.job.id for one in claimed if self._orders.has(one.job.public_id)}
+        for one in claimed:
+            if one.job.id in off:
+                self._owed.append((_release(one.job, "a cancel came before it was sent"), one.job))
+        return [one for one in claimed if one.job.id not in off]
+
+    def _sort_out(self, claimed: Sequence[Claimed]) -> list[tuple[Claimed, bytes]]:
         """Return the jobs that can be sent, with their packets; settle the others."""
         ready: list[tuple[Claimed, bytes]] = []
-        reports: list[Report] = []
-        of: list[Claimed] = []
         for one in claimed:
             made = self._make_packet(one)
             if isinstance(made, bytes):
                 ready.append((one, made))
             else:
-                reports += made
-                of += [one] * len(made)
-        await apply_reports(
-            self._parts.store, self._settings.owner, reports, [one.job for one in of]
-        )
+                self._owed += [(report, one.job) for report in made]
         return ready
 
     def _make_packet(self, claimed: Claimed) -> bytes | list[Report]:
@@ -213,12 +240,10 @@ class Dispatcher(Loop):
         else:
             found = [Delivery.NOT_SENT] * len(ready)
         reach("bus.published")
-        await self._settle(topic, [one for one, _ in ready], found)
+        self._settle(topic, [one for one, _ in ready], found)
         return sum(one in (Delivery.SENT, Delivery.UNKNOWN) for one in found)
 
-    async def _settle(
-        self, topic: str, claimed: Sequence[Claimed], found: Sequence[Delivery]
-    ) -> None:
+    def _settle(self, topic: str, claimed: Sequence[Claimed], found: Sequence[Delivery]) -> None:
         """Give back what reached no worker; what may have left is left to its start timeout."""
         counts = Counter(found)
         for delivery, jobs in counts.items():
@@ -227,17 +252,34 @@ class Dispatcher(Loop):
             self._listeners.close(topic)
         elif counts[Delivery.SENT]:
             self._listeners.serve(topic)
-        back = [
-            (one.job, _RELEASED[delivery])
-            for one, delivery in zip(claimed, found, strict=True)
-            if delivery in _RELEASED
-        ]
-        reports = [
-            BusRelease(internal_id=job.id, attempt=job.attempt, reason=why) for job, why in back
-        ]
-        await apply_reports(
-            self._parts.store, self._settings.owner, reports, [job for job, _ in back]
-        )
+        for one, delivery in zip(claimed, found, strict=True):
+            if delivery in _RELEASED:
+                self._owed.append((_release(one.job, _RELEASED[delivery]), one.job))
+
+    async def _repeat_owed(self) -> None:
+        """Write what is still owed, each upon the job as it is now."""
+        if self._owed:
+            found = await self._parts.store.get([job.id for _, job in self._owed])
+            pairs = zip(self._owed, found, strict=True)
+            self._owed = [(report, job) for (report, _), job in pairs if job is not None]
+            await self._write_owed()
+
+    async def _write_owed(self) -> None:
+        """Write what is owed. After an error of the store, and of a locked job, it stays owed.
+
+        That is safe: a report that was written before, or came too late, changes nothing.
+        """
+        reports, jobs = [report for report, _ in self._owed], [job for _, job in self._owed]
+        outcomes = await apply_reports(self._parts.store, self._settings.owner, reports, jobs)
+        pairs = list(zip(self._owed, outcomes, strict=True))
+        self._owed = [one for one, outcome in pairs if isinstance(outcome.error, JobBusy)]
+        for (_, job), outcome in pairs:
+            if outcome.error is not None:
+                log.warning("job %s was not settled: %s", job.public_id, outcome.error)
+
+
+def _release(job: Job, reason: str) -> BusRelease:
+    return BusRelease(internal_id=job.id, attempt=job.attempt, reason=reason)
 
 
 def _make_dispatch(claimed: Claimed) -> Dispatch:

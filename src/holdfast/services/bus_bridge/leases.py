@@ -40,9 +40,9 @@ class Leases:
         self._read_at: float | None = None
         """When all results that had come were read, by the monotonic clock."""
 
-    def note_read(self) -> None:
-        """Take note that no result waits on the bus at this moment."""
-        self._read_at = monotonic()
+    def note_read(self, at: float) -> None:
+        """Take note that every result was read that had come by then."""
+        self._read_at = at
 
     async def adopt_lost(self) -> int:
         """Take back all leases that have passed; return how many were lost."""

@@ -7,11 +7,11 @@ and counted. Any bridge may write for any job: the bus is the owner.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 from msgspec.structs import replace
 
-from holdfast.errors import BadData, HoldfastError, StoreError
+from holdfast.errors import BadData, HoldfastError, JobBusy, StoreError
 from holdfast.flow.command import perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.payload import encode_body
@@ -19,12 +19,12 @@ from holdfast.lifecycle.record import Actor, Job
 from holdfast.lifecycle.states import Role
 from holdfast.ports.bus import (
     BusChannel,
-    BusWord,
     WorkerProgress,
     WorkerResult,
     WorkerStatusWord,
 )
 from holdfast.queries.error_reports import MESSAGE_LIMIT, writable
+from holdfast.services.bus_bridge.intake import Arrival
 from holdfast.services.bus_bridge.known_jobs import KnownJobs
 from holdfast.services.bus_bridge.leases import Leases
 from holdfast.services.bus_bridge.progress import ProgressPace, check_pointers, keep_progress
@@ -67,38 +67,43 @@ class Results:
         self._leases = leases
         self._pace = ProgressPace()
 
-    async def handle(self, words: Sequence[BusWord]) -> None:
-        """Apply a batch: of each job one word at a time, in the order in which they came."""
-        left: list[Word] = []
-        for word in words:
-            assert isinstance(word, WorkerResult | WorkerProgress)
-            if word in left[-20:]:
-                self._refuse(word, "duplicate")
-            else:
-                left.append(word)
-        while left:
-            first: dict[str, Word] = {}
-            later: list[Word] = []
-            for word in left:
-                if word.job_id in first:
-                    later.append(word)
-                else:
-                    first[word.job_id] = word
-            await self._apply(list(first.values()))
-            left = later
+    async def handle(self, arrivals: Sequence[Arrival]) -> None:
+        """Apply a batch: of each job one word at a time, in the order in which they came.
 
-    async def _apply(self, words: Sequence[Word]) -> None:
+        A word on a job whose row is locked is left for the next batch.
+        """
+        left: list[Arrival] = []
+        for one in arrivals:
+            if _word(one) in [_word(other) for other in left[-20:]]:
+                self._refuse(one, "duplicate")
+            else:
+                left.append(one)
+        while left:
+            first: dict[str, Arrival] = {}
+            later: list[Arrival] = []
+            for one in left:
+                if _word(one).job_id in first:
+                    later.append(one)
+                else:
+                    first[_word(one).job_id] = one
+            await self._apply(list(first.values()))
+            busy = {name for name, one in first.items() if not one.done}
+            left = [one for one in later if _word(one).job_id not in busy]
+
+    async def _apply(self, arrivals: Sequence[Arrival]) -> None:
         """Apply words on different jobs, in one batch."""
-        accepted: list[tuple[Word, Job]] = []
-        found = await self._known.find([word.job_id for word in words])
-        for word, job in zip(words, found, strict=True):
-            fault = self._find_fault(word, job)
+        accepted: list[tuple[Arrival, Job]] = []
+        found = await self._known.find([_word(one).job_id for one in arrivals])
+        for one, job in zip(arrivals, found, strict=True):
+            fault = self._find_fault(_word(one), job)
             if fault is not None:
-                self._refuse(word, fault)
+                self._refuse(one, fault)
             elif job is not None and job.terminal:
-                await self._note_end(word, job)
+                await self._note_end(one, job)
             elif job is not None:
-                accepted.append((word, job))
+                # Handled again after an error of the store, it must not count for the next attempt.
+                one.word = replace(_word(one), attempt=job.attempt)
+                accepted.append((one, job))
         await self._write(accepted)
 
     def _find_fault(self, word: Word, job: Job | None) -> str | None:
@@ -123,57 +128,60 @@ class Results:
             return "too_often"
         return None
 
-    async def _write(self, accepted: Sequence[tuple[Word, Job]], *, again: bool = True) -> None:
+    async def _write(self, accepted: Sequence[tuple[Arrival, Job]], *, again: bool = True) -> None:
         reports: list[OwnReport] = []
         jobs: list[Job] = []
-        written: list[tuple[Word, Job, int]] = []
-        for word, job in accepted:
+        written: list[tuple[Arrival, Job, int]] = []
+        for one, job in accepted:
             try:
-                made = _make_reports(word, job)
+                made = _make_reports(_word(one), job)
             except BadData as error:
-                self._refuse(word, "invalid", str(error))
+                self._refuse(one, "invalid", str(error))
                 continue
             reports += made
             jobs += [job] * len(made)
-            written.append((word, job, len(reports) - 1))
+            written.append((one, job, len(reports) - 1))
         outcomes = await apply_reports(self._parts.store, self._settings.owner, reports, jobs)
-        lapsed: list[tuple[Word, Job]] = []
-        for word, job, last in written:
-            if again and _has_lapsed(outcomes[last]):
-                lapsed.append((word, job))
-            else:
-                await self._note(word, job, outcomes[last])
+        lapsed: list[tuple[Arrival, Job]] = []
+        for one, job, last in written:
+            if not _has_lapsed(outcomes[last]):
+                await self._note(one, job, outcomes[last])
+            elif again:
+                lapsed.append((one, job))
+            # Else it could not be taken back, as its row is locked: the next batch tries again.
         if lapsed:
             adopted = await self._leases.adopt([job for _, job in lapsed])
-            await self._write(
-                [(word, adopted.get(job.id, job)) for word, job in lapsed], again=False
-            )
+            await self._write([(one, adopted.get(job.id, job)) for one, job in lapsed], again=False)
 
-    async def _note(self, word: Word, job: Job, outcome: ReportOutcome) -> None:
+    async def _note(self, arrival: Arrival, job: Job, outcome: ReportOutcome) -> None:
         """Count what became of a word."""
-        if outcome.repeated and isinstance(word, WorkerResult):
-            self._refuse(word, "duplicate")
+        if isinstance(outcome.error, JobBusy):
+            return
+        if outcome.repeated and isinstance(arrival.word, WorkerResult):
+            self._refuse(arrival, "duplicate")
         elif outcome.error is None:
-            self._parts.meters.bus.apply(_channel(word))
+            arrival.done = True
+            self._parts.meters.bus.apply(_channel(_word(arrival)))
             if outcome.job is not None and not outcome.job.owned:
                 # There is room on the bus again.
                 self._on_end()
         elif outcome.error.code != LEASE_LOST:
-            self._refuse(word, outcome.error.code)
+            self._refuse(arrival, outcome.error.code)
         else:
             [current] = await self._parts.store.get([job.id])
             if current is not None and current.terminal and current.attempt == job.attempt:
-                await self._note_end(word, current)
+                await self._note_end(arrival, current)
             else:
-                self._refuse(word, "old_attempt")
+                self._refuse(arrival, "old_attempt")
 
-    async def _note_end(self, word: Word, job: Job) -> None:
+    async def _note_end(self, arrival: Arrival, job: Job) -> None:
         """Record a result that comes after the end, once; progress then means nothing."""
+        word = arrival.word
         if not isinstance(word, WorkerResult) or word.status is WorkerStatusWord.RUNNING:
-            self._refuse(word, "late")
+            self._refuse(arrival, "late")
             return
         if await self._is_repeated(word, job):
-            self._refuse(word, "duplicate")
+            self._refuse(arrival, "duplicate")
             return
         late = c.LateResult(
             actor=Actor(Role.BUS, self._settings.owner, job.attempt),
@@ -184,12 +192,14 @@ class Results:
         )
         try:
             await perform(self._parts.store, job.id, late)
+        except JobBusy:
+            return
         except StoreError:
             raise
         except HoldfastError as error:
-            self._refusals.add(BusChannel.RESULT, error.code, str(error))
+            self._refuse(arrival, error.code, str(error))
         else:
-            self._refuse(word, "late")
+            self._refuse(arrival, "late")
 
     async def _is_repeated(self, word: WorkerResult, job: Job) -> bool:
         """Return whether the job ended by this very result."""
@@ -202,11 +212,18 @@ class Results:
         )[-1:]
         return outcome.repeated
 
-    def _refuse(self, word: Word, reason: str, detail: str = "") -> None:
+    def _refuse(self, arrival: Arrival, reason: str, detail: str = "") -> None:
+        arrival.done = True
+        word = _word(arrival)
         self._refusals.add(_channel(word), reason, f"{word.sender}: {word.job_id} {detail}")
 
 
 _PROGRESSING = (None, WorkerStatusWord.RUNNING)
+
+
+def _word(arrival: Arrival) -> Word:
+    """Return what a packet on one of these channels reports."""
+    return cast(Word, arrival.word)
 
 
 def _channel(word: Word) -> BusChannel:

@@ -6,7 +6,7 @@ alert is published.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.buses.cap import SUBJECTS, write_alert
 from holdfast.crash_points import reach
@@ -30,7 +30,10 @@ class Submits:
     """Turns offers into jobs."""
 
     def __init__(
-        self, parts: BridgeParts, refusals: Refusals, on_submitted: Callable[[], None]
+        self,
+        parts: BridgeParts,
+        refusals: Refusals,
+        on_submitted: Callable[[Sequence[str]], Awaitable[None]],
     ) -> None:
         self._parts = parts
         self._settings = parts.settings
@@ -51,7 +54,7 @@ class Submits:
             self._note(offer, outcome)
         reach("bus.submitted")
         if built:
-            self._on_submitted()
+            await self._on_submitted([offer.job_id for offer, _ in built])
         await self._send_alerts()
 
     async def _build(self, offer: JobOffer) -> NewJob | None:

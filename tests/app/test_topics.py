@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -300,8 +301,10 @@ async def test_a_worker_of_an_app_has_adapters(app: Holdfast, submitter: Submitt
     plain = await submitter.submit_topic("job.chat.simple")
     async with app.worker(queues=["chat"], adapters=["other"]):
         assert await plain.result(timeout=60) == "done"
-        why = await submitter.why(named)
-        assert why.reason.code == "no_capable_worker"
+        async with asyncio.timeout(60):
+            # Until the worker has announced itself.
+            while (why := await submitter.why(named)).reason.code != "no_capable_worker":  # noqa: ASYNC110  another task
+                await asyncio.sleep(0.05)
         assert "lacks adapter llama-8b" in why.text
         assert why.advice is not None
         assert "--adapter llama-8b" in why.advice

@@ -77,7 +77,7 @@ class CancelOrders:
         try:
             await self._try(found)
         except StoreError as error:
-            # They go on waiting, and the next pass tries again.
+            # They still wait, and the next pass tries again.
             log.debug("waiting cancels were not carried out: %s", error)
 
     def _add(self, arrival: Arrival) -> None:

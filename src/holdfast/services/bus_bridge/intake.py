@@ -30,7 +30,7 @@ BACKLOG_SECONDS = 0.2
 
 
 class Arrival(Struct, eq=False):
-    """A packet that came in; whoever handles it marks it as done, and it is acknowledged then."""
+    """A packet that came in; its handler marks it as done, and it is acknowledged then."""
 
     word: BusWord
     message: BusMessage | None
@@ -73,7 +73,7 @@ class Intake(Loop):
         kept: bool = False,
         on_read: Callable[[float], None] = lambda taken_at: None,
     ) -> None:
-        """Call `on_read` whenever all that had come by then, on the monotonic clock, was handled."""
+        """Call `on_read` with the monotonic time by which all that had come is handled."""
         super().__init__(
             f"bus-{channel}",
             self._receive,

@@ -10,7 +10,6 @@ from typing import Any
 from holdfast.errors import BadData
 from holdfast.lifecycle.payload import check_text, encode_body
 from holdfast.lifecycle.record import JobId
-from holdfast.ports.bus import WorkerProgress
 from holdfast.queries.error_reports import MESSAGE_LIMIT, writable
 
 POINTER_LIMIT = 4096
@@ -28,19 +27,19 @@ class ProgressPace:
     """Limits how often the progress of a job is written by this bridge."""
 
     def __init__(self) -> None:
-        self._due: OrderedDict[JobId, tuple[float, WorkerProgress]] = OrderedDict()
+        self._due: OrderedDict[JobId, tuple[float, object]] = OrderedDict()
         """When the next one of each job would come at an even pace, and the last that came."""
 
-    def is_too_often(self, job: JobId, word: WorkerProgress) -> bool:
+    def is_too_often(self, job: JobId, arrival: object) -> bool:
         """Return whether a report comes too soon; otherwise count it."""
         due, last = self._due.get(job, (0.0, None))
-        if last is word:
+        if last is arrival:
             # It was not written, and is handled again.
             return False
         now = monotonic()
         if due - now > (AT_ONCE - 1) * PERIOD_SECONDS:
             return True
-        self._due[job] = (max(due, now) + PERIOD_SECONDS, word)
+        self._due[job] = (max(due, now) + PERIOD_SECONDS, arrival)
         self._due.move_to_end(job)
         while len(self._due) > MOST_JOBS:
             self._due.popitem(last=False)

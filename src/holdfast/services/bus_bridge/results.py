@@ -100,11 +100,17 @@ class Results:
                 self._refuse(one, fault)
             elif job is not None and job.terminal:
                 await self._note_end(one, job)
+            elif job is not None and self._is_too_often(one, job):
+                self._refuse(one, "too_often")
             elif job is not None:
                 # Handled again after an error of the store, it must not count for the next attempt.
                 one.word = replace(_word(one), attempt=job.attempt)
                 accepted.append((one, job))
         await self._write(accepted)
+
+    def _is_too_often(self, arrival: Arrival, job: Job) -> bool:
+        progress = isinstance(arrival.word, WorkerProgress)
+        return progress and self._pace.is_too_often(job.id, arrival)
 
     def _find_fault(self, word: Word, job: Job | None) -> str | None:
         """Return why a word may not be applied to a job as it is (A8, A10, A19)."""
@@ -122,11 +128,7 @@ class Results:
             return None
         if not job.owned:
             return "not_dispatched"
-        if job.owner != self._settings.owner:
-            return "not_on_bus"
-        if isinstance(word, WorkerProgress) and self._pace.is_too_often(job.id, word):
-            return "too_often"
-        return None
+        return None if job.owner == self._settings.owner else "not_on_bus"
 
     async def _write(self, accepted: Sequence[tuple[Arrival, Job]], *, again: bool = True) -> None:
         reports: list[OwnReport] = []

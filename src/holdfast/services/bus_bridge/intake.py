@@ -71,7 +71,7 @@ class Intake(Loop):
         *,
         shared: bool = True,
         kept: bool = False,
-        on_read: Callable[[float], None] = lambda taken_at: None,
+        on_read: Callable[[float], None] = lambda _: None,
     ) -> None:
         """Call `on_read` with the monotonic time by which all that had come is handled."""
         super().__init__(

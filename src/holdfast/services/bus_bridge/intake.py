@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
@@ -109,7 +108,8 @@ class Intake(Loop):
 
     async def _receive(self) -> float:
         await self._receive_batch(AGAIN_SECONDS if self._arrivals else WAIT_SECONDS)
-        return 0.0
+        # Without room it does not wait for messages either.
+        return 0.0 if self._room > 0 else AGAIN_SECONDS
 
     async def _receive_batch(self, wait_seconds: float) -> bool:
         """Handle what is there; return whether anything came."""
@@ -125,10 +125,14 @@ class Intake(Loop):
             self._on_read(self._taken_at)
         return came
 
+    @property
+    def _room(self) -> int:
+        """How many more messages may be open."""
+        return BATCH - sum(one.message is not None for one in self._arrivals)
+
     async def _take(self, wait_seconds: float) -> list[BusMessage]:
-        room = BATCH - sum(one.message is not None for one in self._arrivals)
+        room = self._room
         if room <= 0:
-            await asyncio.sleep(wait_seconds)
             return []
         messages = await self._inbox.take(room, wait_seconds=wait_seconds)
         self._more, self._taken_at = len(messages) == room, monotonic()

@@ -137,6 +137,15 @@ def _spots(measured: Measured, scenario: str, variant: str, sqlite: frozenset[st
     return sorted(spots, key=lambda spot: -_rate_of(spot))
 
 
+def _list_spots(measured: Measured, scenario: str) -> list[Spot]:
+    """Return every condition of a scenario with each of its contestants."""
+    return [
+        Spot(measured, scenario, variant, name)
+        for variant in measured.variants(scenario)
+        for name in measured.contenders(scenario, variant)
+    ]
+
+
 def _rate_of(spot: Spot) -> float:
     found = spot.figure("rate")
     return 0.0 if found is None else found.median
@@ -280,11 +289,7 @@ def latency_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
 
 def commands_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
     """Show commands beside what they are compared with, and how soon containers are recovered."""
-    spots = [
-        Spot(measured, "commands", variant, name)
-        for variant in measured.variants("commands")
-        for name in measured.contenders("commands", variant)
-    ]
+    spots = _list_spots(measured, "commands")
     return Sheet(
         title="Commands in boxes",
         headings=(
@@ -315,11 +320,7 @@ def commands_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
 
 def blobs_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
     """Show small blobs beside a bare loop, and the memory that a large one takes."""
-    spots = [
-        Spot(measured, "blobs", variant, name)
-        for variant in measured.variants("blobs")
-        for name in measured.contenders("blobs", variant)
-    ]
+    spots = _list_spots(measured, "blobs")
     return Sheet(
         title="Blobs",
         headings=(
@@ -345,11 +346,7 @@ def blobs_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
 
 def policy_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
     """Show what a policy adds to a submit."""
-    spots = [
-        Spot(measured, "policy", variant, name)
-        for variant in measured.variants("policy")
-        for name in measured.contenders("policy", variant)
-    ]
+    spots = _list_spots(measured, "policy")
     return Sheet(
         title="Submits that a policy judges",
         headings=(
@@ -374,11 +371,7 @@ def policy_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
 
 def bus_sheet(measured: Measured, _: frozenset[str]) -> Sheet:
     """Show jobs over a bridge beside a bare loop."""
-    spots = [
-        Spot(measured, "bus", variant, name)
-        for variant in measured.variants("bus")
-        for name in measured.contenders("bus", variant)
-    ]
+    spots = _list_spots(measured, "bus")
     return Sheet(
         title="Jobs over the bus",
         headings=(

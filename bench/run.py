@@ -125,8 +125,10 @@ class Run:
 
 def line(one: Measurement) -> str:
     """Return one measurement as a line."""
-    if "p50" in one.values:
+    if {"p50", "p99"} <= one.values.keys():
         found = f"p50 {one.values['p50']:.1f} ms, p99 {one.values['p99']:.1f} ms"
-    else:
+    elif "rate" in one.values:
         found = f"{one.values['rate']:,.0f}/s"
+    else:
+        found = ", ".join(f"{name} {value:,.2f}" for name, value in one.values.items())
     return f"{one.round + 1} {one.scenario}, {one.variant}: {one.contender} {found}"

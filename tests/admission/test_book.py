@@ -6,7 +6,8 @@ from hashlib import sha256
 
 import pytest
 
-from holdfast.admission.book import Kernel, Verdict, read_book
+from holdfast.admission.book import APPROVER_ROLES, Kernel, Verdict, read_book
+from holdfast.auth.authorization import SCOPES, Scope
 from holdfast.errors import BadPolicy
 
 HEAD = 'version = 1\ndefault = "allow"\n'
@@ -41,6 +42,12 @@ timeout = "30m"
 image = ["ci/*"]
 priority = "batch"
 """
+
+
+def test_the_roles_that_may_approve_are_those_of_tokens() -> None:
+    may = {role.value for role, scopes in SCOPES.items() if Scope.APPROVE in scopes}
+
+    assert set(APPROVER_ROLES) == may
 
 
 @pytest.mark.req("A13")

@@ -56,7 +56,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     """Who must approve a job before it may run."""
 
     count: int = 1
-    roles: tuple[str, ...] = ("approver", "operator", "admin")
+    roles: tuple[str, ...] = APPROVER_ROLES
     expires_seconds: int = 0
     """0: never."""
     on_expiry: Literal["deny", "cancel"] = "deny"
@@ -128,7 +128,7 @@ class Book(Struct, frozen=True, kw_only=True, eq=False, weakref=True):
 
 class _WrittenApproval(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     count: int = 1
-    roles: tuple[str, ...] = ("approver", "operator", "admin")
+    roles: tuple[str, ...] = APPROVER_ROLES
     expires: str | float | None = None
     on_expiry: Literal["deny", "cancel"] = "deny"
 

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from holdfast.admission.book import (
     APPROVALS_LIMIT,
+    APPROVER_ROLES,
     EXPIRY_LIMIT,
     Approval,
     Book,
@@ -24,7 +25,6 @@ from holdfast.admission.book import (
     Verdict,
 )
 from holdfast.admission.verdicts import Decision
-from holdfast.auth.authorization import SCOPES, Scope
 from holdfast.errors import HoldfastError, KernelUnavailable
 from holdfast.ids import unix_seconds
 from holdfast.lifecycle.payload import TEXT_LIMIT, check_text
@@ -37,8 +37,6 @@ FAILURES = 3
 """Failures in a row after which a kernel is left alone for a while."""
 PAUSE_SECONDS = 5.0
 """For how long; then one request finds out whether it is back."""
-APPROVERS = frozenset(role.value for role, scopes in SCOPES.items() if Scope.APPROVE in scopes)
-"""The roles that may approve at all: a job that only others might approve would wait for ever."""
 _RULE = r"^([A-Za-z0-9][A-Za-z0-9._/-]{0,99})?\Z"
 """The name of a rule, as the id of one in a book; besides, it may be empty, or have a `/`."""
 
@@ -171,6 +169,7 @@ def _check_approval(terms: _SentApproval) -> None:
     in_bounds = 1 <= terms.count <= APPROVALS_LIMIT and 0 <= terms.expires_seconds <= EXPIRY_LIMIT
     if not in_bounds or not terms.roles:
         raise KernelUnavailable("it asks for approvals that no rule could ask for")
-    if not APPROVERS.issuperset(terms.roles):
-        known = ", ".join(sorted(APPROVERS))
+    # A job that only others might approve would wait for ever.
+    if not set(terms.roles) <= set(APPROVER_ROLES):
+        known = ", ".join(sorted(APPROVER_ROLES))
         raise KernelUnavailable(f"it names roles that may not approve; those that may are {known}")

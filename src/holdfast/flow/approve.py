@@ -172,7 +172,7 @@ async def _read_case(store: Store, id: JobId, expected_rev: int | None) -> _Case
 
 async def _check_role(store: Store, case: _Case, person: Approver) -> None:
     roles = (await find_approval(store, case.decision, case.approval.rule)).roles
-    # Who has the store itself needs no role: a token's is what it may do with it.
+    # A caller without a token has the store itself: a role is what a token may do.
     if person.token_id is not None and person.role not in roles:
         raise Forbidden(
             f"rule {case.approval.rule!r} asks for role {' or '.join(roles)}, not {person.role}",

@@ -113,7 +113,8 @@ class Leases:
     def _may_end(self, job: Job, now: int) -> bool:
         """Return whether a result that was sent in time would have been read by now.
 
-        Not while the bus is away, or one that was is still being read; but not for ever.
+        No while the bus is away, or what waited there is still being read; but only for as long as
+        a lost owner has to return.
         """
         over = (now - min(job.timeout_at or now, job.deadline_at or now)) / SECOND
         read = self._read_at is not None and monotonic() - self._read_at <= over

@@ -6,8 +6,10 @@ import os
 import pickle
 from uuid import RFC_4122, UUID
 
+import pytest
+
 from holdfast import ids
-from holdfast.ids import mint_id
+from holdfast.ids import mint_id, mint_ids
 
 DRAWS = 1200
 """More than are drawn from the system at once."""
@@ -45,3 +47,29 @@ def test_a_forked_child_draws_other_ids_than_its_parent() -> None:
     os.close(reading)
     os.close(writing)
     assert drawn not in {ids._draw_random() for _ in range(DRAWS)}
+
+
+def test_many_ids_are_different_and_in_order() -> None:
+    many = [UUID(bytes=id_) for id_ in mint_ids(DRAWS)]
+    assert len(set(many)) == DRAWS
+    assert many == sorted(many)
+    assert {(id_.version, id_.variant) for id_ in many} == {(7, RFC_4122)}
+    assert len({id_.int >> 64 for id_ in many}) == 1, "they share one look at the clock"
+
+
+def test_many_ids_are_in_order_with_those_minted_before_and_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = iter(range(1_700_000_000_000_000_000, 1_700_000_000_001_000_000, 1000))
+    monkeypatch.setattr("holdfast.ids.time.time_ns", lambda: next(ticks))
+    # The most that may be drawn: neither the start nor the steps reach what lies above them.
+    monkeypatch.setattr(ids, "_draw_random", lambda: 2**64 - 1)
+    monkeypatch.setattr("holdfast.ids.os.urandom", lambda size: b"\xff" * size)
+    before, many, after = mint_id(), mint_ids(DRAWS), mint_id()
+    ordered = [before.bytes, *many, after.bytes]
+    assert ordered == sorted(ordered)
+    assert {UUID(bytes=id_).version for id_ in many} == {7}
+
+
+def test_no_ids_are_minted_where_none_are_wanted() -> None:
+    assert mint_ids(0) == []

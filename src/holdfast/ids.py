@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from itertools import accumulate
 from struct import unpack
 from uuid import UUID
 
@@ -13,11 +14,29 @@ from holdfast.lifecycle.record import JobId
 
 def mint_id() -> JobId:
     """Make a time-ordered id (UUID version 7, with twelve more bits of the clock)."""
-    nanos = time.time_ns()
-    millis, rest = divmod(nanos, 1_000_000)
+    return JobId(UUID(int=_draw_time() | _draw_random() >> 2))
+
+
+def mint_ids(number: int) -> list[bytes]:
+    """Make many ids, as bytes, each greater than the one before.
+
+    They share one look at the clock; their random parts start at random in the lower half, and rise
+    by random steps (RFC 9562, 6.2, method 2), so that there is room for millions.
+    """
+    start = _draw_time() | _draw_random() >> 3
+    steps = unpack(f"{number}I", os.urandom(4 * number))
+    # One more per step: a step may be 0.
+    return [
+        (id_ + place).to_bytes(16, "big")
+        for place, id_ in enumerate(accumulate(steps, initial=start))
+    ][1:]
+
+
+def _draw_time() -> int:
+    """Return an id of the present without its random bits."""
+    millis, rest = divmod(time.time_ns(), 1_000_000)
     fine = rest * 4096 // 1_000_000
-    number = (millis << 80) | (7 << 76) | (fine << 64) | (2 << 62) | (_draw_random() >> 2)
-    return JobId(UUID(int=number))
+    return millis << 80 | 7 << 76 | fine << 64 | 2 << 62
 
 
 _DRAWN = 512

@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast import Context, Holdfast, JobHandle
 from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.alike import AlikeJobs
 from holdfast.lifecycle.payload import Body
 from holdfast.lifecycle.record import Change, Draft, JobId, NewJob
 from holdfast.lifecycle.states import State
@@ -54,6 +55,16 @@ class Watched:
         if self.after is not None:
             await self.after(jobs)
         return outcomes
+
+    async def submit_alike(self, jobs: AlikeJobs) -> int | None:
+        """Count, and do as told."""
+        self.batches.append(len(jobs))
+        if self.before is not None:
+            await self.before(jobs.expand())
+        now = await self._store.submit_alike(jobs)
+        if self.after is not None:
+            await self.after(jobs.expand())
+        return now
 
     async def get(self, ids: Sequence[Any], **wishes: Any) -> Any:
         """Count, and do as told."""

@@ -12,7 +12,7 @@ from holdfast import Holdfast
 from holdfast.errors import BadData, KeyConflict, LawBroken, StoreFull, StoreUnavailable
 from holdfast.lifecycle.record import NewJob
 from holdfast.operations import batches
-from holdfast.tasks.tasks import Task
+from holdfast.tasks.tasks import Call, Task
 from holdfast.testing.store_actions import all_jobs
 from tests.app.acts import Gate, Watched, watched_app
 from tests.app.test_submit import greeter
@@ -22,6 +22,12 @@ from tests.app.test_submit import greeter
 def greet(watched: tuple[Holdfast, Watched]) -> Task[[str], str]:
     """A plain task of the watched app."""
     return greeter(watched[0])
+
+
+def different(task: Task[[str], str], number: int) -> list[Call]:
+    """Prepare calls that differ in more than their arguments."""
+    tasks = task, task.options(queue="other")
+    return [tasks[i % 2].prepare(str(i)) for i in range(number)]
 
 
 async def test_100_concurrent_submits_are_few_calls_of_the_store(
@@ -54,29 +60,37 @@ async def test_a_lone_submit_waits_for_nobody(greet: Task[[str], str], store: Wa
 
 
 async def test_a_batch_has_at_most_500_jobs(greet: Task[[str], str], store: Watched) -> None:
-    jobs = await greet.submit_many([(str(number),) for number in range(1100)])
+    jobs = await greet.submit_many(different(greet, 1100))
     assert len({job.id for job in jobs}) == 1100
     assert store.batches == [500, 500, 100]
+
+
+async def test_a_batch_of_alike_jobs_has_at_most_1000(
+    greet: Task[[str], str], store: Watched
+) -> None:
+    jobs = await greet.submit_many([(str(number),) for number in range(2100)])
+    assert len({job.id for job in jobs}) == 2100
+    assert store.batches == [1000, 1000, 100]
 
 
 async def test_a_whole_batch_does_not_wait_for_the_one_before_it(
     greet: Task[[str], str], store: Watched
 ) -> None:
     gate = store.before = Gate()
-    many = asyncio.create_task(greet.submit_many([(str(number),) for number in range(1600)]))
+    many = asyncio.create_task(greet.submit_many([(str(number),) for number in range(3100)]))
     await gate.reached.wait()
     await asyncio.sleep(0)
-    assert store.batches == [500, 500]
+    assert store.batches == [1000, 1000]
     gate.opened.set()
-    assert len({job.id for job in await many}) == 1600
-    assert store.batches == [500, 500, 500, 100]
+    assert len({job.id for job in await many}) == 3100
+    assert store.batches == [1000, 1000, 1000, 100]
 
 
 async def test_less_than_a_whole_batch_gathers_while_one_is_under_way(
     greet: Task[[str], str], store: Watched
 ) -> None:
     gate = store.before = Gate()
-    many = asyncio.create_task(greet.submit_many([(str(number),) for number in range(999)]))
+    many = asyncio.create_task(greet.submit_many(different(greet, 999)))
     await gate.reached.wait()
     others = [asyncio.create_task(greet.submit(str(number))) for number in range(1)]
     await asyncio.sleep(0)
@@ -94,6 +108,15 @@ async def test_a_batch_has_a_bound_in_bytes(
     assert store.batches == [2, 2, 1]
     await greet.submit_many([("x" * 400,)] * 3)
     assert store.batches[3:] == [2, 1]
+
+
+async def test_a_batch_of_alike_jobs_has_a_bound_in_bytes(
+    greet: Task[[str], str], store: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "BATCH_BYTES", 4100)
+    jobs = await greet.submit_many([("x" * 90,)] * 99 + [("y" * 5000,)])
+    assert store.batches == [25, 25, 25, 12, 6, 3, 2, 1, 1]
+    assert len({job.id for job in jobs}) == 100
 
 
 async def test_a_batch_that_is_full_by_its_bytes_leaves_beside_the_one_under_way(

@@ -40,6 +40,7 @@ DENIES = OPEN + '[[rule]]\nid = "no"\nmatch = { task = "ship" }\nthen = "deny"\n
 BIRTHS = {
     ("flow/submit.py", "decide"): "test_a_submit_is_judged_and_answers_with_the_denied_job",
     ("flow/submit.py", "decide_all"): "test_many_submits_are_judged",
+    ("flow/submit.py", "decide_alike"): "test_many_alike_submits_are_judged",
     ("flow/submit.py", "decide_child"): "test_a_child_is_judged",
     ("flow/bus_job.py", "build_bus_job"): "test_a_job_from_a_bus_is_judged",
     ("flow/finish.py", "_make_linked_retry"): "test_a_linked_retry_is_judged",
@@ -53,7 +54,7 @@ BIRTHS = {
     ("lifecycle/submit.py", "_submit_plain"): "",
 }
 """Every function that makes a new job, and the test which shows that it is judged."""
-MAKERS = {"submit", "submit_alike", "linked", "linked_retry", "compensation"}
+MAKERS = {"submit", "submit_alike", "make_alike", "linked", "linked_retry", "compensation"}
 
 
 def find_makers() -> set[tuple[str, str]]:
@@ -74,7 +75,11 @@ def find_makers() -> set[tuple[str, str]]:
 def list_functions(path: Path) -> list[tuple[Any, set[str]]]:
     """List the functions of a module, with the names that make new jobs in it."""
     module = ast.parse(path.read_text("utf-8"))
-    homes = ("holdfast.lifecycle.submit", "holdfast.lifecycle.linked")
+    homes = (
+        "holdfast.lifecycle.submit",
+        "holdfast.lifecycle.alike",
+        "holdfast.lifecycle.linked",
+    )
     names = {
         alias.asname or alias.name
         for node in ast.walk(module)
@@ -132,6 +137,27 @@ async def test_many_submits_are_judged(app: Holdfast) -> None:
 
     assert {job.state for job in jobs} == {State.DENIED}
     assert await rules_of(await app.store()) == {"ship/None": digest}
+
+
+async def test_many_alike_submits_are_judged(app: Holdfast) -> None:
+    digest, ship = await ruled(app, DENIES), shipper(app)
+
+    jobs = await ship.submit_many([(number,) for number in range(60)])
+
+    assert {job.state for job in jobs} == {State.DENIED}
+    assert await rules_of(await app.store()) == {"ship/None": digest}
+
+
+async def test_a_policy_that_was_applied_elsewhere_judges_alike_submits(app: Holdfast) -> None:
+    ship = shipper(app)
+    await ship.submit_many([(number,) for number in range(60)])
+    other = Holdfast(app.url)
+    await ruled(other, DENIES)
+    await other.close()
+
+    jobs = await ship.submit_many([(number,) for number in range(60)])
+
+    assert {job.state for job in jobs} == {State.DENIED}
 
 
 async def test_an_operation_and_a_command_are_judged(app: Holdfast) -> None:

@@ -14,10 +14,13 @@ from uuid import UUID
 
 import pytest
 import typing_extensions
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from holdfast.errors import BadData, BadTask, ValidationError
+from holdfast.lifecycle.payload import BODY_LIMIT, Body
 from holdfast.tasks.context import Context
 from holdfast.tasks.signature import Signature, UnknownSignature
 
@@ -384,3 +387,67 @@ def test_an_unknown_signature_takes_named_json_alone() -> None:
         form.pack((), {"at": datetime(2026, 1, 1, tzinfo=UTC)})
     with pytest.raises(ValidationError, match="must be an object"):
         form.unpack(b"[1]")
+
+
+def plain(text: str, number: int, share: float, sure: bool = False) -> None:
+    """A signature of nothing but plain types."""
+
+
+VALUES = st.one_of(
+    st.text(st.characters(codec=None), max_size=5),
+    st.sampled_from(["a\0b", "\\u0000", "\ud800", "x" * BODY_LIMIT, "Ü", '"', "1", "nan"]),
+    st.integers(),
+    st.sampled_from([2**63, 2**63 - 1, -(2**63), -(2**63) - 1, 2**64, 10**400]),
+    st.floats(),
+    st.booleans(),
+    st.none(),
+    st.just([1]),
+)
+
+
+def outcome(pack: Callable[[], Body]) -> tuple[str, bytes]:
+    """Return what a call gives: its body, or its error."""
+    try:
+        return "body", pack()
+    except BadData as error:
+        return f"{type(error).__name__}: {error}", b""
+
+
+@given(st.lists(VALUES, max_size=5))
+def test_plain_arguments_are_written_as_a_model_writes_them(values: list[Any]) -> None:
+    quick, slow = shape(plain), shape(plain)
+    slow._plain_types = None
+
+    assert outcome(lambda: quick.pack(values, {})) == outcome(lambda: slow.pack(values, {}))
+
+
+@example("a\0b", 1, 0.5, True)
+@example("\\u0000", 1, 0.5, True)
+@example("\ud800", 1, 0.5, True)
+@example("x" * BODY_LIMIT, 1, 0.5, True)
+@example("a", 2**63, 0.5, True)
+@example("a", -(2**63), 0.5, True)
+@example("a", 1, float("nan"), True)
+@given(st.text(st.characters(codec=None)), st.integers(), st.floats(), st.booleans())
+def test_arguments_of_the_right_types_are_written_as_a_model_writes_them(
+    text: str, number: int, share: float, sure: bool
+) -> None:
+    quick, slow = shape(plain), shape(plain)
+    slow._plain_types = slow._plain = None
+    values = (text, number, share, sure)
+    named = dict(zip(quick.names, values, strict=True))
+
+    by_model = outcome(lambda: slow.pack(values, {}))
+    assert outcome(lambda: quick.pack(values, {})) == by_model
+    assert outcome(lambda: quick.pack((), named)) == by_model
+    assert type(by_model[1]) is not Body or type(quick.pack(values, {})) is Body
+
+
+def test_a_subclass_of_a_plain_type_is_looked_at_by_the_model() -> None:
+    class Name(str):
+        __slots__ = ()
+
+    quick, slow = shape(plain), shape(plain)
+    slow._plain_types = None
+    values = (Name("a"), True, 1, False)
+    assert outcome(lambda: quick.pack(values, {})) == outcome(lambda: slow.pack(values, {}))

@@ -218,6 +218,8 @@ async def test_many_are_answered_in_order(app: Holdfast) -> None:
     assert [body["name"] for body in bodies] == ["a", "b", "c", "d"]
     assert [job.record.queue for job in jobs] == ["default", "default", "q", "default"]
     assert await greet.submit_many([]) == []
+    calls: Any = ((name,) for name in ("eve", "dan"))
+    assert len(await greet.submit_many(calls)) == 2, "an iterator is gone through once"
 
 
 @pytest.mark.parametrize("traceparent", [None, TRACE])

@@ -23,7 +23,7 @@ from tests.budgets.server import Seen, Server
 from tests.budgets.work import Work
 from tests.support.postgres import PostgresCluster
 
-JOBS = 5_000
+JOBS = 20_000
 CALLERS = 1_000
 """Who submit a job each, all at once."""
 TRACED = 2_000

@@ -24,7 +24,7 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.record import CONFIRMED, Created
 from holdfast.lifecycle.states import CancelMode, Kind, State
 from holdfast.ports.box import BoxExit, CommandFailed, CommandStopped
-from holdfast.ports.models import Claimed
+from holdfast.ports.models import claimed_as
 from tests.lifecycle.factories import CONTROL, Life
 
 CANCEL, TIMEOUT, DEADLINE = "cancel", "timeout", "deadline"
@@ -56,7 +56,7 @@ def command(*, started: bool, cancel: bool) -> Life:
 def end(reason: str | None, error: BaseException, *, started: bool = True) -> Life | None:
     """End a command for a reason, or with an error; None if nothing is written."""
     life = command(started=started, cancel=reason == CANCEL)
-    claimed = Claimed(job=life.record, created=Created(), body=None, correlation_id="c")
+    claimed = claimed_as(life.record, Created(), None, "c")
     found = end_after_stop(
         reason, life.record, life.owner, error, claimed, lambda: 0.0, started=started
     )
@@ -155,7 +155,7 @@ def test_trouble_before_the_start_ends_a_command_or_gives_it_back(
 def test_what_the_host_gives_back_costs_nothing_and_waits_however_often(trouble: Exception) -> None:
     life = command(started=False, cancel=False)
     for times in range(1, 30):
-        claimed = Claimed(job=life.record, created=Created(), body=None, correlation_id="c")
+        claimed = claimed_as(life.record, Created(), None, "c")
         release = end_after_stop(
             None, life.record, life.owner, trouble, claimed, lambda: 0.0, started=False
         )

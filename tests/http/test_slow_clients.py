@@ -82,6 +82,18 @@ async def test_a_half_request_on_a_used_connection_is_let_go() -> None:
         writer.close()
 
 
+@pytest.mark.parametrize("begun", [b"", b'{"task": '], ids=["nothing of it", "half of it"])
+async def test_a_body_that_does_not_arrive_is_refused_in_time(begun: bytes) -> None:
+    head = (
+        b"POST /v1/jobs HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
+        b"content-type: application/json\r\ncontent-length: 100\r\n\r\n"
+    )
+    async with gateway(ServerLimits(body_seconds=0.2)) as place:
+        refused = await answer(place, head + begun)
+    assert refused.startswith(b"HTTP/1.1 408 ")
+    assert b"the body did not arrive within 0.2 s" in refused
+
+
 async def test_more_connections_than_are_held_are_told_to_come_again() -> None:
     async with gateway(ServerLimits(connections=3)) as place:
         held = [await asyncio.open_connection(*place) for _ in range(3)]

@@ -313,3 +313,14 @@ def test_tests_may_submit_with_a_short_lease() -> None:
 
     assert submit(quick, GATEWAY).record.policy.lease == SECOND
     assert submit(replace(quick, task="u"), GATEWAY).record.task == "u"
+
+
+def test_what_is_submitted_by_the_name_of_a_task_is_decided_once() -> None:
+    first, second = (new_job(stated=(), body=body) for body in (b"1", b"2"))
+
+    assert first.event.created is second.event.created
+    assert (first.event.body, second.event.body) == (b"1", b"2")
+    for stated in (None, ("max_attempts",)):
+        other = new_job(stated=stated).event.created
+        assert other is not None
+        assert other.stated == stated

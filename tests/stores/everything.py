@@ -56,6 +56,10 @@ async def _write(store: Store) -> None:
     for tenant in ("acme", "default", None):
         await claim(store, tenant=tenant, tasks=("greet", "charge@2"))
         await claim(store, tenant=tenant, capacity=Capacity(8, 8192))
+    # From the one range that a hint names, after a look at all.
+    assert await claim(store, "hinted") == []
+    await submit_one(store, queue="hinted")
+    assert len(await claim(store, "hinted")) == 1
     request = fresh("claim")
     await submit_one(store, queue="twice")
     for _ in range(2):
@@ -98,6 +102,7 @@ async def _read(store: Store) -> None:
     await store.look_up("default", KeyKind.DEDUPE, "nobody's")
     await store.look_up("default", KeyKind.JOB_ID, str(jobs[0].id))
     await store.events(jobs[0].id)
+    await store.histories([job.id for job in jobs[:5]], last=100)
     await store.request_event(jobs[0].id, "r")
     await store.latest_events(jobs[0].id, (EventType.CREATED, EventType.PROGRESSED))
     await store.step_events(jobs[0].id, [("charge", 1)])

@@ -47,6 +47,10 @@ class Raw(ABC):
         """Let no trigger fire until the end of this transaction; constraints still hold."""
 
     @abstractmethod
+    async def derive_columns(self) -> None:
+        """Let columns that follow from others do so: then a case breaks its own rule alone."""
+
+    @abstractmethod
     async def close(self) -> None:
         """Undo everything and let go."""
 
@@ -94,6 +98,9 @@ class RawPostgres(Raw):
     async def set_triggers_aside(self) -> None:
         await self._connection.execute("SET LOCAL session_replication_role = replica")
 
+    async def derive_columns(self) -> None:
+        await self._connection.execute(DERIVE)
+
     async def close(self) -> None:
         await self._connection.close()
 
@@ -126,11 +133,29 @@ class RawSqlite(Raw):
         for (name,) in triggers:
             self._connection.execute(f"DROP TRIGGER {name}")
 
+    async def derive_columns(self) -> None:
+        """They are computed."""
+
     async def close(self) -> None:
         self._connection.execute("ROLLBACK")
         self._connection.close()
 
 
+DERIVE = """
+CREATE FUNCTION pg_temp.derive() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    NEW.claim_order := holdfast_claim_order(NEW.state, NEW.held_by, NEW.quarantined_at, NEW.run_at,
+        NEW.priority);
+    NEW.wake_at := holdfast_wake_at(NEW.state, NEW.quarantined_at, NEW.deadline_at, NEW.timeout_at,
+        NEW.run_at);
+    NEW.live_parent_id := holdfast_live_parent_id(NEW.state, NEW.link_kind, NEW.parent_id);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER derive BEFORE INSERT OR UPDATE ON jobs FOR EACH ROW
+    EXECUTE FUNCTION pg_temp.derive();
+ALTER TABLE jobs ENABLE ALWAYS TRIGGER derive
+"""
+"""What SQLite computes, and on PostgreSQL each statement writes."""
 INSERT_JOB = (
     f"INSERT INTO jobs ({', '.join(JOB_COLUMNS)}) "
     f"VALUES ({', '.join(f'${i}' for i in range(1, len(JOB_COLUMNS) + 1))})"

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.ids import mint_id
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.submit import submit_alike
+from holdfast.lifecycle.alike import submit_alike
 from holdfast.ports.models import ClaimRequest
 from holdfast.ports.store import Store
 from holdfast.stores.postgres.claim_start import CURSOR_AFTER

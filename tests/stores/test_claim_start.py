@@ -7,7 +7,7 @@ from holdfast.lifecycle.claim_order import AGEING
 from holdfast.lifecycle.record import Created, Record
 from holdfast.lifecycle.routes import route
 from holdfast.lifecycle.states import Priority, State
-from holdfast.ports.models import Claimed
+from holdfast.ports.models import Claimed, claimed_as
 from holdfast.stores.claim_ranges import Range
 from holdfast.stores.postgres.claim_start import (
     ARMS,
@@ -39,7 +39,7 @@ def claimed(created: Created, run_at: int) -> Claimed:
         rev=2,
         run_at=run_at,
     )
-    return Claimed(job=job, created=created, body=None)
+    return claimed_as(job, created, None)
 
 
 def arm(queue: str, task: str = "", priority: Priority = Priority.INTERACTIVE) -> Range:

@@ -94,9 +94,9 @@ def test_news_of_many_queues_are_bounded_and_none_is_missed() -> None:
 
 async def test_hints_of_many_queues_are_bounded_and_none_is_missed() -> None:
     wake = WakeUp(None)
-    wake._wake_waiters({"first"})
+    wake._wake_waiters(frozenset(["first"]))
     for n in range(MANY):
-        wake._wake_waiters({f"queue-{n}"})
+        wake._wake_waiters(frozenset([f"queue-{n}"]))
     assert len(wake._hints) <= LIMIT
     assert await wake.wait(["first"], 0, since=0)
 

@@ -26,7 +26,7 @@ OWN = {"sqlite": "Own to SQLite: ", "postgres": "Own to PostgreSQL: "}
 DIFFERS = "differs from postgres: "
 OWN_FILES = {
     "sqlite": """
-        clock.py database.py migrations.sql turn.py write_queue.py writer.py
+        clock.py database.py migrations.sql notices.py turn.py write_queue.py writer.py
     """,
     "postgres": """
         claim_start.py doctor.sql enlist.sql hosts.py lineage.py policy.py pool.py schema.py
@@ -37,14 +37,17 @@ OWN_STATEMENTS = {
     "sqlite": """
         claim_arm claim_arm_of claim_event claim_heads claimable claimed_under next_range
         next_range_of paused add_claim close_claims owned_jobs
-        event commit_fenced add_signals drop_signals add_holds drop_holds mark mark_parent
-        count last_seal
-        clear_counts forget_counts guards restore_jobs restore_keys newest_event tail_end
+        event alike_event commit_fenced commit_planned planned_event still_claimed add_signals
+        drop_signals add_holds drop_holds mark mark_parent count last_seal
+        clear_counts forget_counts guards restore_keys newest_event tail_end
     """,
     "postgres": """
-        claim_due claim_firsts claim_next claim_next_of_all claim_range claim_served claim_whose
+        claim_due claim_firsts claim_known claim_next claim_next_of_all claim_open claim_range
+        claim_served claim_whose
         claimed_signals lock_due lock_job lock_some lock_unlocked
-        submit_marks key_holders await_standby commit_marks commit_rest commit_signals commit_terms
+        submit_hint submit_marks key_holders await_standby commit_counts commit_events
+        commit_held_by commit_marks commit_rest commit_returned commit_rows commit_run_at
+        commit_signals commit_terms planned_counts planned_events planned_returned planned_rows
         fold_counts purge_counts size_exactly bump_epoch sealing_off sealing_on
         restore_guards free_held_keys start_lineage tail_bounds
     """,
@@ -125,7 +128,7 @@ def test_a_statement_of_one_engine_says_why_the_other_has_none(engine: str) -> N
 def test_a_module_that_both_engines_have_says_why_it_differs() -> None:
     shared = MODULES["sqlite"].keys() & MODULES["postgres"].keys()
     expected = "store connections session submit claim commit read upkeep rows wakeup"
-    assert shared == {*expected.split(), "caller_transaction", "health", "migrate"}
+    assert shared == {*expected.split(), "caller_transaction", "health", "migrate", "planned"}
     unexplained = [
         name for name in shared if len(reason_after(MODULES["sqlite"][name], DIFFERS)) < 20
     ]
@@ -145,10 +148,12 @@ def test_a_module_of_one_engine_says_why_the_other_has_none(engine: str) -> None
 OWN_FUNCTIONS: dict[tuple[str, str], dict[str, str]] = {
     ("postgres", "submit"): {
         "submit_sql": "a statement that is put together",
+        "alike_sql": "likewise",
         "submit_with_keys": "a commit submits in its own transaction; on SQLite every submit does",
     },
     ("postgres", "claim"): {
         "claim_sql": "a statement that is put together",
+        "claim_known_sql": "a statement that is put together",
         "claim_locked": "rows are locked before they are claimed",
     },
     ("sqlite", "claim"): {
@@ -168,7 +173,7 @@ OWN_FUNCTIONS: dict[tuple[str, str], dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("module", ["submit", "claim", "commit", "read", "upkeep"])
+@pytest.mark.parametrize("module", ["submit", "claim", "commit", "planned", "read", "upkeep"])
 def test_an_operation_has_the_same_name_on_both_engines(module: str) -> None:
     found = {
         engine: functions(engine, module) - OWN_FUNCTIONS.get((engine, module), {}).keys()
@@ -180,7 +185,7 @@ def test_an_operation_has_the_same_name_on_both_engines(module: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("module", ["submit", "claim", "commit", "read", "upkeep"])
+@pytest.mark.parametrize("module", ["submit", "claim", "commit", "planned", "read", "upkeep"])
 def test_an_operation_is_a_function_over_a_session(engine: str, module: str) -> None:
     tree = ast.parse((ROOT / engine / f"{module}.py").read_text("utf-8"))
     first = {

@@ -40,12 +40,13 @@ ALTER TABLE jobs SET (autovacuum_enabled = off);
 ALTER TABLE events SET (autovacuum_enabled = off);
 INSERT INTO jobs (id, created_at, updated_at, run_at, needs, policy, rev, attempt, state, kind,
     priority, tenant, task, queue, parent_id, workflow_id, started_at, finished_at, result_digest,
-    error_code, letter)
+    error_code, letter, claim_order)
 SELECT ('0190a000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 1700000000000000 + n,
     1700000000000000 + n, 1700000000000000 + n, 0, 1, 1 + s.rev, s.attempt, s.state, 1, 1 + n % 3,
     'default', 'task', 'queue-' || n % 5, CASE WHEN n % 50 = 0 THEN gen_random_uuid() END,
     'flow-' || n / 20, s.ended, s.ended, CASE WHEN s.state = 8 THEN '\\x00'::bytea END,
-    CASE WHEN s.state = 13 THEN 'timeout' END, CASE WHEN s.state = 13 THEN 1 END
+    CASE WHEN s.state = 13 THEN 'timeout' END, CASE WHEN s.state = 13 THEN 1 END,
+    holdfast_claim_order(s.state::smallint, NULL, NULL, 1700000000000000 + n, (1 + n % 3)::smallint)
 FROM generate_series(1, 20000) AS n
 JOIN (VALUES (0, 2, 0, 0, NULL), (1, 8, 3, 1, 1700000000000000), (2, 8, 3, 1, 1700000000000000),
     (3, 13, 3, 1, 1700000000000000)) AS s(k, state, rev, attempt, ended)

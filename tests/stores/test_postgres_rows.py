@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.ids import mint_id
+from holdfast.lifecycle.alike import submit_alike
 from holdfast.lifecycle.record import Actor, Facts, NewJob
 from holdfast.lifecycle.states import Role, State
 from holdfast.lifecycle.submission import Submission
-from holdfast.lifecycle.submit import submit, submit_alike
+from holdfast.lifecycle.submit import submit
 from holdfast.stores.postgres.rows import submit_arrays
 
 GATEWAY = Actor(Role.GATEWAY, "api")

@@ -14,6 +14,7 @@ from holdfast.errors import BadAddress, SchemaMismatch
 from holdfast.maintenance.verify import LedgerProblem, verify
 from holdfast.ports.models import Query
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.wakeup import _read_notice
 from holdfast.testing.factories import new_job
 from holdfast.wiring import examine, make_store, migrate, opened, read_address
 from tests.stores.test_migrations import NUMBERS
@@ -93,7 +94,7 @@ async def test_hints_of_another_instance_in_the_same_database_are_not_heard(
         await connection.add_listener("holdfast.other", lambda *news: heard.put_nowait(news[3]))
         await connection.execute("SET application_name = 'holdfast listener other'")
         await theirs.submit([new_job()])
-        assert await asyncio.wait_for(heard.get(), 20) == "default"
+        assert _read_notice(await asyncio.wait_for(heard.get(), 20))[0] == "default"
         assert isinstance(mine, PostgresStore)
         assert mine._wake.number == 0
         waiting.cancel()

@@ -10,11 +10,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.errors import StoreUnavailable
+from holdfast.ids import mint_ids
 from holdfast.lifecycle import commands as c
+from holdfast.lifecycle.alike import job_id_of, make_alike
 from holdfast.lifecycle.record import Actor, Change, Job
 from holdfast.lifecycle.states import EventType, Role, State
+from holdfast.operations.batches import BatchedStore
 from holdfast.ports.models import Capacity, Committed, Submitted
 from holdfast.ports.store import Store
 from holdfast.stores.postgres.store import PostgresStore
@@ -110,6 +114,25 @@ async def test_a_submit_makes_one_job(
     assert fault.bitten
     assert [isinstance(one, Submitted) and one.created for one in outcomes] == [True, True]
     jobs = [one.job for one in outcomes if isinstance(one, Submitted)]
+    assert await jobs_in(store, queue) == jobs
+
+
+@pytest.mark.req("B5", "C6")
+@lost
+async def test_a_submit_of_alike_jobs_makes_each_once(
+    proxy: FaultProxy, store: Store, queue: str, lose: Break
+) -> None:
+    bodies = [b"%d" % number for number in range(60)]
+    alike = make_alike(new_job(queue=queue), mint_ids(len(bodies)), bodies)
+    fault = lose(proxy, b"INSERT INTO jobs")
+    [sent] = await BatchedStore(store).submit_alike(alike)
+    assert fault.bitten
+    # If the request was lost, the second try inserted them; else it met them.
+    assert (sent.accepted is None) == (lose is FaultProxy.drop_reply_after)
+    jobs = [one.job for one in sent.outcomes if isinstance(one, Submitted) and one.created]
+    if sent.accepted is not None:
+        jobs = [replace(sent.accepted, id=job_id_of(id_)) for id_ in alike.ids]
+    assert [job.id.bytes for job in jobs] == alike.ids
     assert await jobs_in(store, queue) == jobs
 
 

@@ -16,14 +16,23 @@ from msgspec.structs import replace
 
 from holdfast.lifecycle.invariants import RULES, broken_rules
 from holdfast.lifecycle.record import Job
-from holdfast.lifecycle.states import KNOWN, OWNED, TERMINAL, CancelMode, Letter, Retention, State
+from holdfast.lifecycle.states import (
+    CLAIMABLE,
+    KNOWN,
+    OWNED,
+    TERMINAL,
+    CancelMode,
+    Letter,
+    Retention,
+    State,
+)
 from holdfast.lifecycle.transitions import SUBMIT_TARGETS, moves, paths
 from holdfast.stores.columns import JOB_COLUMNS
 from holdfast.stores.schema_sql import FIXED, FROZEN
 from holdfast.testing.factories import job_ids
 from holdfast.testing.store_actions import all_jobs
 from tests.stores.ledgers import Ledger, make_ledger
-from tests.stores.raw import ENGINES, Case, Raw, inserted, row_of, updated
+from tests.stores.raw import ENGINES, SQLITE, Case, Raw, inserted, row_of, updated
 from tests.stores.samples import populate
 
 MOVE = "an illegal move"
@@ -49,6 +58,7 @@ async def _populate(ledger: Ledger) -> None:
 @pytest.fixture
 async def raw(ledger: Ledger) -> AsyncIterator[Raw]:
     async with ledger.raw() as raw:
+        await raw.derive_columns()
         yield raw
 
 
@@ -112,6 +122,37 @@ async def test_each_invariant_is_enforced_and_nothing_else(raw: Raw, jobs: list[
 
     assert await raw.complaints(cases) == []
     assert alone >= {rule.name for rule in RULES} - {"state_known"}
+
+
+@pytest.mark.req("C1")
+async def test_what_follows_from_other_columns_is_stored_as_it_follows(
+    ledger: Ledger, jobs: list[Job]
+) -> None:
+    if ledger.engine == SQLITE:
+        return  # computed there: no statement can write it
+    held = [job for job in jobs if job.held_by and job.state in CLAIMABLE]
+    cases = [
+        updated(f"{column} of a {job.state} job", job, {column: value}, f"{column}_derived")
+        for job in jobs
+        for column, value in (
+            *(("claim_order", value) for value in (1, 2**62)),
+            *(("wake_at", value) for value in (1, 2**62)),
+            ("live_parent_id", job.id),
+        )
+    ]
+    cases += [
+        updated("a release from holds", job, {"held_by": None}, "claim_order_derived")
+        for job in held
+    ]
+    cases += [
+        updated("an order of a quarantined job", job, {"quarantined_at": 1}, "claim_order_derived")
+        for job in jobs
+        if job.state in CLAIMABLE and not job.held_by
+    ]
+    async with ledger.raw() as raw:
+        await raw.set_triggers_aside()
+        assert await raw.complaints(cases) == []
+    assert {case.name.split()[0] for case in cases} >= {"claim_order", "a", "an"}
 
 
 CARRIED = (

@@ -28,6 +28,17 @@ async def test_opened_twice_at_once_it_is_closed_by_one_close(sqlite_path: Path)
     assert not still_open(sqlite_path)
 
 
+async def test_the_page_caches_of_a_process_stay_small(sqlite_path: Path) -> None:
+    store = SqliteStore(sqlite_path)
+    await store.open()
+    found = [one for one in apsw.connections() if one.filename == str(sqlite_path)]
+    # Negative: in KiB, whatever the size of a page.
+    kibibytes = {-one.pragma("cache_size") for one in found}
+    await store.close()
+    [each] = kibibytes
+    assert 1024 <= each * (database.READERS + 1) <= 24 * 1024
+
+
 async def test_an_open_that_was_cancelled_is_undone_by_close(sqlite_path: Path) -> None:
     store = SqliteStore(sqlite_path)
     opening = asyncio.create_task(store.open())

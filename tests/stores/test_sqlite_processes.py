@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from holdfast.errors import StoreUnavailable
 from holdfast.lifecycle.states import State
+from holdfast.stores.sqlite import notices
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing.factories import new_job
 from holdfast.testing.invariants import assert_invariants
@@ -106,7 +107,15 @@ async def test_a_process_stopped_in_the_line_keeps_nobody_out(sqlite_path: Path)
     await store.close()
 
 
-async def test_a_submit_of_another_process_wakes_a_waiting_worker(store: SqliteStore) -> None:
+@pytest.mark.parametrize("watched", [True, False], ids=["by a notice", "by the clock"])
+async def test_a_submit_of_another_process_wakes_a_waiting_worker(
+    sqlite_path: Path, monkeypatch: pytest.MonkeyPatch, watched: bool
+) -> None:
+    if not watched:
+        monkeypatch.setattr(notices, "_watch", lambda path: None)
+    store = SqliteStore(sqlite_path)
+    await store.open()
+    assert store._session.database.writer._notices.are_watched == watched
     assert await claim(store) == []
     with ProcessGroup(
         sqlite_targets.submit_one, [{"path": str(store._session.place.path)}]
@@ -116,6 +125,20 @@ async def test_a_submit_of_another_process_wakes_a_waiting_worker(store: SqliteS
         assert await waiting
         await asyncio.to_thread(group.results)
     assert len(await claim(store)) == 1
+    await store.close()
+
+
+async def test_only_a_commit_that_brings_work_sends_a_notice(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    writer = store._session.database.writer
+    monkeypatch.setattr(writer._notices, "send", lambda: sent.append("sent"))
+    await submit_one(store)
+    assert sent == ["sent"]
+
+    assert len(await claim(store)) == 1
+    assert sent == ["sent"]
 
 
 async def test_a_submit_of_this_process_wakes_only_who_waits_for_its_queue(

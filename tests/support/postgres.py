@@ -81,6 +81,11 @@ class PostgresCluster:
         return self.directory / "data"
 
     @property
+    def under(self) -> Sequence[str]:
+        """The command that runs the server, if it is not run by itself."""
+        return ()
+
+    @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -90,7 +95,8 @@ class PostgresCluster:
 
     def start(self) -> None:
         """Start the server on its port and return when it takes connections."""
-        command = (self.binaries / "postgres", "-D", self.data_directory)
+        server = (self.binaries / "postgres", "-D", self.data_directory)
+        command: Sequence[str | Path] = (*self.under, *server)
         self._process = self._owned().spawn(command, log=self._log)
         try:
             wait_until(self._is_ready, "PostgreSQL to start", limit_seconds=60)

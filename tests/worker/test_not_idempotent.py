@@ -11,10 +11,11 @@ import pytest
 from holdfast import Backoff, Context, PermanentError, TransientError
 from holdfast.app.app import Holdfast
 from holdfast.errors import JobDeadLettered, JobFailed, ResultTimeout
+from holdfast.lifecycle.plan import PlannedEnd
 from holdfast.lifecycle.record import Change
 from holdfast.lifecycle.states import Link, State
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports.models import Outcome
+from holdfast.ports.models import Outcome, PlannedOutcome
 from holdfast.tasks.handles import JobHandle
 from tests.worker.test_worker import LIMIT, types
 
@@ -203,7 +204,11 @@ async def test_what_must_not_run_twice_acts_only_once_its_start_is_in_the_ledger
             await gate.wait()
         return await commit(changes)
 
+    async def leave_to_commit(ends: Sequence[PlannedEnd]) -> PlannedOutcome:
+        return PlannedOutcome(0, [end.id for end in ends])
+
     monkeypatch.setattr(worker._store, "commit", held_up)
+    monkeypatch.setattr(worker._store, "commit_planned", leave_to_commit)
     async with worker:
         job = await act.submit()
         await asyncio.wait_for(sent.wait(), LIMIT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -13,14 +13,14 @@ from holdfast import Context
 from holdfast.app.app import Holdfast
 from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.states import OWNED, State
-from holdfast.ports.store import Store
+from holdfast.ports.store import NO_CLAIMS, Store
 from holdfast.tasks.handles import JobHandle
 from holdfast.telemetry import Meters
 from holdfast.testing.factories import announcement, owner_of
-from holdfast.testing.store_actions import claim_one, claimed_job, stored, submit_one
+from holdfast.testing.store_actions import claim, claim_one, claimed_job, stored, submit_one
 from holdfast.worker.failures import Failures
 from holdfast.worker.outbox import CommitQueue
-from holdfast.worker.owned_job import OwnedJob, OwnedJobs, own
+from holdfast.worker.owned_job import OwnedJob, OwnedJobs, own, own_all
 from holdfast.worker.ownership_check import OwnershipCheck
 from holdfast.worker.stop import Stopper
 from holdfast.worker.stop_request import StopRequest
@@ -38,11 +38,11 @@ class Looks(Wrapped):
         self.asked: asyncio.Queue[None] = asyncio.Queue()
         self.allowed = asyncio.Semaphore(0)
 
-    async def owned(self, owner: str) -> Sequence[Job]:
+    async def owned(self, owner: str, **wishes: Any) -> Sequence[Job]:
         """Wait until the answer is allowed."""
         self.asked.put_nowait(None)
         await self.allowed.acquire()
-        return await self.store.owned(owner)
+        return await self.store.owned(owner, **wishes)
 
 
 async def test_an_unknown_job_is_given_back_only_when_it_is_seen_twice(app: Holdfast) -> None:
@@ -120,6 +120,56 @@ async def owned_job(app: Holdfast) -> OwnedJob:
     await submit_one(store, queue="q")
     claimed = await claim_one(store, "q")
     return own(claimed, owner_of(claimed.job), 1000.0)
+
+
+async def test_a_claim_has_ended_once_the_ends_of_all_its_jobs_are_written(app: Holdfast) -> None:
+    store, owned = await app.store(), OwnedJobs()
+    for _ in range(5):
+        await submit_one(store, queue="q")
+    claims = [await claim(store, "q", limit=limit) for limit in (2, 2, 1)]
+    actor = owner_of(claims[0][0].job)
+    batches = [
+        own_all(claimed, lambda _: actor, 1000.0, f"claim-{number}")
+        for number, claimed in enumerate(claims)
+    ]
+    for job in (job for batch in batches for job in batch):
+        owned.add(job)
+
+    owned.end(batches[0][0])
+    owned.end_all([batches[1][0], batches[2][0]])
+    assert owned.ended_claims == {"claim-2": 1}
+    owned.end_all([batches[0][1]])
+    assert owned.ended_claims == {"claim-2": 1, "claim-0": 2}
+    owned.forget(batches[1][1])
+    assert owned.ended_claims == {"claim-2": 1, "claim-0": 2}, (
+        "what became of a lost job is unknown"
+    )
+
+
+async def test_a_worker_reports_the_claims_that_have_ended(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    async def short() -> None:
+        pass
+
+    reported: list[str] = []
+    worker = app.worker(tick="20ms")
+    look = worker._store.owned
+
+    async def owned(
+        owner: str, *, ended: Mapping[str, int] = NO_CLAIMS, older_than: int = 0
+    ) -> list[Job]:
+        reported.extend(ended)
+        return await look(owner, ended=ended, older_than=older_than)
+
+    monkeypatch.setattr(worker._store, "owned", owned)
+    async with worker:
+        job = await short.submit()
+        await job.result(LIMIT)
+        await until(lambda: bool(reported), "the claim to be reported")
+        events = await (await app.store()).events(job.record.id)
+    assert reported == [events[1].request_id]
 
 
 async def test_an_older_grant_never_replaces_a_newer_one(app: Holdfast) -> None:

@@ -78,6 +78,18 @@ async def test_a_worker_that_is_hurried_waits_no_longer_for_its_store(
     assert worker.failed is not None
 
 
+async def test_an_idle_worker_can_be_asked_to_stop_twice(app: Holdfast) -> None:
+    worker = app.worker()
+    await worker.__aenter__()
+    await asyncio.sleep(0.05)
+    for _ in range(4):
+        worker.stop()
+        await asyncio.sleep(0)
+        worker.hurry()
+    await end(worker)
+    assert not worker.left_running
+
+
 async def test_an_embedded_worker_a_part_of_which_died_lets_go_of_its_jobs_and_tells_it(
     app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +107,7 @@ async def test_an_embedded_worker_a_part_of_which_died_lets_go_of_its_jobs_and_t
     worker = app.worker(tick="50ms", grace="1h")
     await worker.__aenter__()
     with monkeypatch.context() as broken:
-        broken.setattr(Committer, "_decide", dies)
+        broken.setattr(Committer, "_commit", dies)
         await asyncio.wait_for(worker.stopped(), LIMIT)
     # It is not left yet: a keeper that went on would keep the job for ever.
     async with app.worker(tick="50ms"):

@@ -44,7 +44,7 @@ async def test_a_signal_that_cannot_be_read_is_not_consumed() -> None:
         "Any",
         SimpleNamespace(
             record=SimpleNamespace(unread_signals=False, signals=[pending]),
-            claimed=SimpleNamespace(job=SimpleNamespace(id=None)),
+            claimed=SimpleNamespace(id=None),
             actor=None,
         ),
     )

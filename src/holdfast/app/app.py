@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar, overload
 from uuid import UUID
 
+from msgspec.structs import replace
 from typing_extensions import Unpack
 
 from holdfast.admission.topics import NO_TOPICS, Topics, read_topics
@@ -23,12 +25,14 @@ from holdfast.durations import Span, span_seconds
 from holdfast.errors import BadData, BadTask, HoldfastError, ReservedName, StoreError
 from holdfast.flow.options import TaskOptions, list_adapter_needs
 from holdfast.flow.submit import NOTHING, Inherited, JobBuilder, PublishedTerms, submit_error
+from holdfast.lifecycle.alike import job_id_of
 from holdfast.lifecycle.payload import check_number, check_text, decode_body
 from holdfast.lifecycle.record import Actor, Job, JobId, NewJob
 from holdfast.lifecycle.reserved import check_not_reserved
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.lifecycle.states import Kind, Role, State
 from holdfast.lifecycle.terms import TaskTerms
+from holdfast.operations.batches import AlikeSubmit
 from holdfast.operations.local import LocalOperations
 from holdfast.operations.requests import GetJob
 from holdfast.operations.sequences import list_all
@@ -43,6 +47,7 @@ from holdfast.services.reconciler import Reconciler
 from holdfast.tasks.context import Context, current_context
 from holdfast.tasks.handles import JobHandle, PendingHandle, check_all_accepted
 from holdfast.tasks.tasks import (
+    AlikeCalls,
     Call,
     P,
     R,
@@ -50,6 +55,7 @@ from holdfast.tasks.tasks import (
     Task,
     TaskSet,
     WithContext,
+    find_alike,
     make_foreign_task,
     make_task,
 )
@@ -211,21 +217,56 @@ class Holdfast(JobMethods, Enlisting):
         if not calls:
             return []
         session = await self._session()
-        parents = [
-            None if call.parent is None else await self.parent_id(call.parent) for call in calls
-        ]
+        alike = find_alike(calls)
         with submit_span(calls[0].task.name, calls[0].task.queue) as active:
-            terms = await self.published(calls) if self.builder.list_tasks_by_name(calls) else None
-            jobs = self.builder.decide_all(calls, parents, self.inherited(active), terms)
-            outcomes = await session.batched.submit(jobs)
-        answers = [
-            self._make_handle_or_error(call, job, outcome)
-            for call, job, outcome in zip(calls, jobs, outcomes, strict=True)
-        ]
+            answers = None if alike is None else await self._submit_alike(session, alike, active)
+            if answers is None:
+                answers = await self._submit_each(session, calls, active)
         handles = check_all_accepted(answers)
         if self.rehearsal is not None:
             await self.rehearsal.submitted(handles)
         return handles
+
+    async def _submit_each(
+        self, session: StoreSession, calls: Sequence[Call], active: str | None
+    ) -> list[Any]:
+        """Submit calls of any kind; return a handle or an error for each."""
+        parents = [
+            None if call.parent is None else await self.parent_id(call.parent) for call in calls
+        ]
+        terms = await self.published(calls) if self.builder.list_tasks_by_name(calls) else None
+        jobs = self.builder.decide_all(calls, parents, self.inherited(active), terms)
+        outcomes = await session.batched.submit(jobs)
+        return [
+            self._make_handle_or_error(call.task, job.record.id, outcome)
+            for call, job, outcome in zip(calls, jobs, outcomes, strict=True)
+        ]
+
+    async def _submit_alike(
+        self, session: StoreSession, calls: AlikeCalls, active: str | None
+    ) -> list[Any] | None:
+        """Submit calls that differ in their arguments alone; None if each has to be decided."""
+        call = calls.call
+        terms = await self.published([call]) if call.task.elsewhere else None
+        jobs = self.builder.decide_alike(call, calls.bodies, self.inherited(active), terms)
+        if jobs is None:
+            return None
+        answers: list[Any] = []
+        for part in await session.batched.submit_alike(jobs):
+            if part.accepted is not None:
+                self.meters.submitted(call.task.name, part.accepted.queue, len(part.jobs))
+            answers += self._make_handles_alike(call.task, part)
+        return answers
+
+    def _make_handles_alike(self, task: Task[Any, Any], part: AlikeSubmit) -> list[Any]:
+        if part.accepted is None:
+            return [
+                self._make_handle_or_error(task, job_id_of(id_), outcome)
+                for id_, outcome in zip(part.jobs.ids, part.outcomes, strict=True)
+            ]
+        # A handle keeps nothing of the others, and no arguments.
+        make, read = partial(_make_record, part.accepted), task.unpack_result
+        return [JobHandle(partial(make, id_), self, read, created=True) for id_ in part.jobs.ids]
 
     def inherited(self, active: str | None) -> Inherited:
         """Return what a job takes over that is submitted here: correlation and trace (B23).
@@ -292,14 +333,16 @@ class Holdfast(JobMethods, Enlisting):
             return _nothing_published
         return self._sessions.bridge.run_blocking(self.published(calls))
 
-    def _make_handle_or_error(self, call: Call, job: NewJob, outcome: SubmitOutcome) -> Any:
+    def _make_handle_or_error(
+        self, task: Task[Any, Any], id: JobId, outcome: SubmitOutcome
+    ) -> JobHandle[Any] | HoldfastError:
         if isinstance(outcome, SubmitRefused):
             return submit_error(outcome)
         # By its id, not by the answer: a job that was sent twice finds itself.
-        created = outcome.job.id is job.record.id or outcome.job.id == job.record.id
+        created = outcome.job.id is id or outcome.job.id == id
         if created:
             self.meters.submitted(outcome.job.task, outcome.job.queue)
-        return JobHandle(outcome.job, self, call.task.unpack_result, created=created)
+        return JobHandle(outcome.job, self, task.unpack_result, created=created)
 
     async def parent_id(self, parent: Any) -> JobId | None:
         """Return the internal id of a parent: given as a handle, an id or a context."""
@@ -532,6 +575,11 @@ class Holdfast(JobMethods, Enlisting):
                 self._sessions.forget(session)
                 raise
         return session
+
+
+def _make_record(accepted: Job, id: bytes) -> Job:
+    """Return the record of one of many alike jobs that were accepted together."""
+    return replace(accepted, id=job_id_of(id))
 
 
 def _nothing_published(_tenant: str, _task: str) -> TaskTerms | None:

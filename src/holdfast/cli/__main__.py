@@ -1,5 +1,5 @@
 """`python -m holdfast.cli` is the `holdfast` command."""
 
-from holdfast.cli.main import app
+from holdfast.cli.main import run_command_line
 
-app()
+run_command_line()

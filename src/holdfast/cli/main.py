@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -190,3 +193,20 @@ def make_app() -> typer.Typer:
 
 
 app = make_app()
+
+
+def run_command_line() -> None:
+    """Run the command line, and end the process with its exit code.
+
+    The library behind S3 has threads that may abort the process while the interpreter shuts down,
+    after all is done: where it was loaded, the process ends before that.
+    """
+    try:
+        app()
+    except SystemExit as ended:
+        if "obstore" not in sys.modules or isinstance(ended.code, str):
+            raise
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ended.code or 0)

@@ -47,8 +47,8 @@ def offers(tasks: Iterable[KnownTask]) -> tuple[str, ...]:
 
 def shortest_lease_seconds(claimed: Sequence[Claimed]) -> float:
     """Return the shortest lease that any of these jobs is granted."""
-    policies = {id(one.job.policy): one.job.policy for one in claimed}.values()
-    return min(map(shortest_grant, policies)) / SECOND
+    groups = {id(one.group): one.group for one in claimed}.values()
+    return min(shortest_grant(group.like.policy) for group in groups) / SECOND
 
 
 def make_terms_correction(

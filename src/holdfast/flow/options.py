@@ -127,6 +127,8 @@ def read_task_options(task: str, options: TaskOptions, *, bounded: bool = True) 
 
 def read_job_options(options: JobOptions, policy: Policy) -> dict[str, Any]:
     """Read the options of a submission into the fields of `lifecycle.submit.Submission`."""
+    if not options:
+        return {}
     check_known(options, JobOptions)
     fields = {name: options[name] for name in _PLAIN if name in options}  # type: ignore[literal-required]
     for name, field, read in _READ:
@@ -162,6 +164,8 @@ def read_states(given: State | str | Sequence[State | str]) -> tuple[State, ...]
 
 def stated_terms(options: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the fields of a policy that options give."""
+    if not options:
+        return ()
     return tuple(name for name in POLICY_FIELDS if _WORDS.get(name, name) in options)
 
 

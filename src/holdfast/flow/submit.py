@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from holdfast.errors import REFUSED_BY_STORE, BadData, HoldfastError, about
 from holdfast.flow.options import list_adapter_needs
-from holdfast.ids import mint_id
+from holdfast.ids import mint_id, mint_ids
+from holdfast.lifecycle.alike import AlikeJobs, make_alike, may_be_alike, submit_alike
 from holdfast.lifecycle.execution_policy import DEFAULT_POLICY, Policy
 from holdfast.lifecycle.keys import has_keys
 from holdfast.lifecycle.record import Actor, JobId, NewJob
@@ -24,7 +25,6 @@ from holdfast.lifecycle.reserved import check_not_reserved
 from holdfast.lifecycle.states import Link, Priority, Role
 from holdfast.lifecycle.submission import TRACEPARENT, Submission, content_digest
 from holdfast.lifecycle.submit import submit as decide_submit
-from holdfast.lifecycle.submit import submit_alike
 from holdfast.lifecycle.terms import TaskTerms, by_name
 from holdfast.lifecycle.times import Time
 from holdfast.ports.models import Claimed, SubmitRefused
@@ -209,6 +209,25 @@ class JobBuilder(Struct, frozen=True, kw_only=True):
             if is_plain:
                 firsts[call.task] = job
         return jobs
+
+    def decide_alike(
+        self,
+        call: TaskCall,
+        bodies: Sequence[bytes],
+        inherited: Inherited = NOTHING,
+        terms: PublishedTerms | None = None,
+    ) -> AlikeJobs | None:
+        """Decide calls that differ from one in their arguments alone.
+
+        None where each has to be decided by itself: it has keys, a parent or a hold.
+        """
+        if call.parent is not None:
+            return None
+        try:
+            first = self._decide_call(call, None, inherited, terms)
+        except BadData as error:
+            raise numbered(0, error) from error
+        return make_alike(first, mint_ids(len(bodies)), bodies) if may_be_alike(first) else None
 
     def _decide_call(
         self,

@@ -28,6 +28,7 @@ FRESH_SECONDS = 2.0
 KNOWN_LIMIT = 10_000
 """How many tokens a server remembers at once."""
 _NO_DIGEST = bytes(32)
+_LOCAL_CALLER = Caller(name=LOCAL, token=LOCAL, role=TokenRole.ADMIN, tenant=None)
 _HOW = "`holdfast token create NAME --role admin` makes one"
 
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[0-9a-zA-Z.-]+)(?::[0-9]{1,5})?")
@@ -43,6 +44,8 @@ _FORWARDED = (
     "x-real-ip",
 )
 """What a proxy adds: a client behind it need not be on this machine."""
+_SUSPECT = frozenset(name.encode() for name in ("origin", "sec-fetch-site", *_FORWARDED))
+"""The headers by which a request is refused; those of most programs have none of them."""
 
 Monotonic = Callable[[], float]
 
@@ -136,7 +139,7 @@ class LocalAuthenticator:
         if "authorization" in headers or await self._has_tokens():
             return await self._tokens.caller(headers)
         _check_local(headers)
-        return Caller(name=LOCAL, token=LOCAL, role=TokenRole.ADMIN, tenant=None)
+        return _LOCAL_CALLER
 
     async def _has_tokens(self) -> bool:
         """Return whether a token was ever made, also if it was revoked since."""
@@ -250,6 +253,8 @@ def _check_local(headers: Headers) -> None:
         raise _not_local_error(
             "the Host header must name this machine (127.0.0.1, ::1 or localhost)"
         )
+    if _SUSPECT.isdisjoint(name for name, _ in headers.raw):
+        return
     if any(origin != f"http://{hosts[0]}" for origin in headers.getlist("origin")):
         raise _not_local_error("the request comes from a page of another origin")
     if any(site.lower() in _FOREIGN_SITES for site in headers.getlist("sec-fetch-site")):

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from holdfast.auth.authorization import LOCAL
 from holdfast.errors import Overloaded, RateLimited, TooLarge, TooSlow
 from holdfast.http.limits import ServerLimits
+from holdfast.http.slow_clients import BODY_ARRIVED
 
 TOKEN_SHARE = 4
 """One token may hold a fourth of the budget: none of them can keep the bodies of all others out."""
@@ -48,6 +49,9 @@ class BodyBudget:
         if size is not None:
             self._check_size(size)
             hold(size)
+        if request.scope["state"].get(BODY_ARRIVED):
+            # A timer would cost more than to read it.
+            return await self._collect(request, hold if size is None else None)
         try:
             async with asyncio.timeout(self._limits.body_seconds):
                 return await self._collect(request, hold if size is None else None)

@@ -11,8 +11,11 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from holdfast.http.joined_writes import JoinedWrites
 from holdfast.http.limits import ServerLimits
 
+BODY_ARRIVED = "body_arrived"
+"""In a request's state: all of its body came with its head, so that nobody waits for it."""
 _BUSY = b"HTTP/1.1 503 Service Unavailable"
 _SLOW = b"HTTP/1.1 408 Request Timeout"
 _REST = b"\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -30,7 +33,7 @@ def make_limited_protocol(limits: ServerLimits) -> type[asyncio.Protocol]:
         _head_limit: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
+            super().connection_made(JoinedWrites(transport))
             _bound_unread(transport, limits.unread_seconds)
             if len(self.connections) > limits.connections:
                 self._refuse(_BUSY)
@@ -39,10 +42,18 @@ def make_limited_protocol(limits: ServerLimits) -> type[asyncio.Protocol]:
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
+            if self.cycle is not None:
+                # Before the request is answered, which is in a turn of its own.
+                self.cycle.scope["state"][BODY_ARRIVED] = not self.cycle.more_body
             if self.cycle is not None and not self.cycle.response_complete:
                 self._stop_waiting()
             elif self._head_limit is None:
                 self._await_head()
+
+        def on_response_complete(self) -> None:
+            # At once: a client that has its answer goes to work while the next is made.
+            self.transport.flush()
+            super().on_response_complete()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_waiting()

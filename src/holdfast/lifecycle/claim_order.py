@@ -7,7 +7,7 @@ the key of a set of needs is a multiple of eight (`execution_policy.needs_key_of
 from __future__ import annotations
 
 from holdfast.lifecycle.execution_policy import needs_key
-from holdfast.lifecycle.record import Job
+from holdfast.lifecycle.record import Draft, Job
 from holdfast.lifecycle.states import Priority
 from holdfast.lifecycle.times import SECOND
 
@@ -26,7 +26,7 @@ CLASS, FOREIGN, NEEDS = 3, 4, ~7
 _OFFSETS = {priority.code: offset for priority, offset in AGEING.items()}
 
 
-def lane_of(job: Job) -> int:
+def lane_of(job: Job | Draft) -> int:
     """Return the lane that a job is claimed from."""
     foreign = 0 if job.tenant == DEFAULT_TENANT else FOREIGN
     return needs_key(job.needs) | job.priority.code | foreign

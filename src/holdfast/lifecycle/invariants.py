@@ -38,6 +38,12 @@ class Invariant(Struct, frozen=True):
     name: str
     holds: Callable[[Record[Time]], bool]
     sql: str
+    column: str | None = None
+    """The column that it is about alone, by its presence:"""
+    required: frozenset[State] = frozenset()
+    """in these states it must be there,"""
+    allowed: frozenset[State] = KNOWN
+    """and in others than these it must not."""
 
 
 def _codes(states: Iterable[State]) -> str:
@@ -55,6 +61,9 @@ def _exactly(column: str, states: frozenset[State] | set[State]) -> Invariant:
         f"{column}_by_state",
         lambda record: _present(record, column) == (record.state in states),
         f"({column} IS NOT NULL) = (state IN ({_codes(states)}))",
+        column,
+        required=frozenset(states),
+        allowed=frozenset(states),
     )
 
 
@@ -64,6 +73,8 @@ def _only(column: str, states: frozenset[State] | set[State]) -> Invariant:
         f"{column}_only",
         lambda record: not _present(record, column) or record.state in states,
         f"{column} IS NULL OR state IN ({_codes(states)})",
+        column,
+        allowed=frozenset(states),
     )
 
 
@@ -73,7 +84,16 @@ def _always(column: str, states: frozenset[State] | set[State]) -> Invariant:
         f"{column}_always",
         lambda record: _present(record, column) or record.state not in states,
         f"{column} IS NOT NULL OR state NOT IN ({_codes(states)})",
+        column,
+        required=frozenset(states),
     )
+
+
+def attempts_in(state: State) -> str:
+    """Write in SQL how many attempts a job in a state may have had."""
+    if state in _NEVER_CLAIMED:
+        return "attempt = 0"
+    return "attempt > 0" if state in _CLAIMED_ONCE else "attempt >= 0"
 
 
 RULES: tuple[Invariant, ...] = (

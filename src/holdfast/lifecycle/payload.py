@@ -6,7 +6,7 @@ Everything is checked before anything is written, so that one bad value never fa
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from math import isfinite
 from typing import Any, cast
@@ -39,6 +39,31 @@ def encode_body(value: Any, what: str = "payload", *, limit: int = BODY_LIMIT) -
     if len(text) > limit:
         raise BadData(f"{what} is {len(text):,} bytes of JSON; the limit is {limit:,}")
     return Body(text)
+
+
+def encode_plain(names: Sequence[str], values: Sequence[Any]) -> Body | None:
+    """Return texts, numbers and booleans by name as JSON text; None where `encode_body` must look.
+
+    The names must be names of Python, as many as there are values, which have no subclass's type.
+    """
+    for value in values:
+        kind = type(value)
+        if kind is str:
+            if "\0" in value:
+                return None
+        elif kind is int:
+            if not -INTEGER_LIMIT <= value < INTEGER_LIMIT:
+                return None
+        elif kind is float and not isfinite(value):
+            return None
+    try:
+        text = _write(dict(zip(names, values)))  # noqa: B905  `strict` takes as long as all the rest
+    except UnicodeEncodeError:
+        return None
+    return None if len(text) > BODY_LIMIT else Body(text)
+
+
+_write = msgspec.json.Encoder().encode
 
 
 def sound_body(body: bytes, what: str = "payload") -> bytes:

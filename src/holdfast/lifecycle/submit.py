@@ -9,6 +9,7 @@ from uuid import UUID
 from msgspec.structs import fields, replace
 
 from holdfast.errors import BadData
+from holdfast.lifecycle.alike import submit_alike
 from holdfast.lifecycle.derive import born
 from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.holds import is_policy_hold
@@ -62,15 +63,6 @@ def born_with(job: NewJob, facts: Facts, *, admitted: bool | None = None) -> New
     return replace(job, event=event, record=born(event))
 
 
-def submit_alike(first: NewJob, id: JobId, body: bytes) -> NewJob:
-    """Decide a submit that equals a decided one without keys, but for its id and body."""
-    body = sound_body(body, "body")
-    return NewJob(
-        record=replace(first.record, id=id),
-        event=replace(first.event, id=id, body=body, digest=digest(body)),
-    )
-
-
 def _is_plain(submission: Submission) -> bool:
     """Return whether all rare fields have their defaults, and not what merely equals them."""
     return (
@@ -82,13 +74,14 @@ def _is_plain(submission: Submission) -> bool:
         # Else it cannot be looked up, and the checks report what is wrong with it.
         and type(submission.task) is type(submission.queue) is type(submission.tenant) is str
         and type(submission.task_version) in (str, type(None))
+        and type(submission.stated) in (tuple, type(None))
         and type(submission.policy) is Policy
         and type(submission.priority) is Priority
     )
 
 
 def _submit_plain(submission: Submission, actor: Actor, internal: bool) -> NewJob:
-    """Decide a submit of no more than a task, a queue, a tenant and terms.
+    """Decide a submit of no more than a task, a queue, a tenant, and terms with their source.
 
     Most are such, and thousands are alike: what they share is checked and made once.
     """
@@ -99,6 +92,7 @@ def _submit_plain(submission: Submission, actor: Actor, internal: bool) -> NewJo
         submission.tenant,
         submission.priority,
         submission.policy,
+        submission.stated,
         actor,
         internal,
     )
@@ -123,6 +117,7 @@ def _build_plain_job(  # noqa: PLR0917  what it is looked up by
     tenant: str,
     priority: Priority,
     policy: Policy,
+    stated: tuple[str, ...] | None,
     actor: Actor,
     internal: bool,
 ) -> NewJob:
@@ -134,6 +129,7 @@ def _build_plain_job(  # noqa: PLR0917  what it is looked up by
         tenant=tenant,
         priority=priority,
         policy=policy,
+        stated=stated,
     )
     check_submission(submission, internal=internal)
     check_text(actor.name, "the actor's name")
@@ -172,7 +168,10 @@ def _submit_any(submission: Submission, actor: Actor) -> NewJob:
 
 
 _COMMON = frozenset(
-    {"id", "task", "task_version", "body", "queue", "tenant", "priority", "policy", "run_at"},
+    {
+        *("id", "task", "task_version", "body", "queue", "tenant"),
+        *("priority", "policy", "stated", "run_at"),
+    },
 )
 _RARE = tuple(field for field in fields(Submission) if field.name not in _COMMON)
 _rare = attrgetter(*(field.name for field in _RARE))

@@ -16,12 +16,15 @@ from functools import partial
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.errors import HoldfastError, StoreBroken, StoreError, StoreFull, StoreUnavailable
 from holdfast.flow.deny import settle_denied
 from holdfast.ids import mint_request
+from holdfast.lifecycle.alike import AlikeJobs, job_id_of
 from holdfast.lifecycle.record import Change, Job, JobId, LoggedEvent, NewJob
+from holdfast.lifecycle.stamp import stamp
 from holdfast.lifecycle.states import EventType
 from holdfast.operations.key_waits import KeyWaits, is_busy
 from holdfast.ports.models import DecideLocked, Outcome, SubmitOutcome
@@ -34,6 +37,8 @@ SETTLER = "door"
 BATCH_ITEMS = 500
 BATCH_BYTES = 4 * 1024 * 1024
 """Bytes of bodies in one batch; a single body may be larger."""
+ALIKE_ITEMS = 1000
+"""Alike jobs in one batch: of three sizes measured, the smallest that was the cheapest per job."""
 LANES = 2
 """Batches under way at once: while the database writes one, the next is prepared."""
 STUCK_SECONDS = 1.0
@@ -252,8 +257,11 @@ def _make_submit_batcher(
         call,
         size=lambda job: len(job.event.body or b""),
         name=lambda job: job.record.public_id,
-        shared=(StoreUnavailable, StoreFull, StoreBroken),
+        shared=_ALL_SUBMITS_FAIL,
     )
+
+
+_ALL_SUBMITS_FAIL = (StoreUnavailable, StoreFull, StoreBroken)
 
 
 async def _nothing() -> list[SubmitOutcome]:
@@ -264,12 +272,44 @@ async def _as(outcome: SubmitOutcome) -> SubmitOutcome:
     return outcome
 
 
+class AlikeSubmit(Struct, frozen=True, kw_only=True):
+    """What became of alike jobs that were submitted in one batch."""
+
+    jobs: AlikeJobs
+    outcomes: Sequence[SubmitOutcome] = ()
+    """The outcome of each, unless all were accepted as they are."""
+    accepted: Job | None = None
+    """The record of any of them, where all were accepted; with another id, it is each one's."""
+
+
+def _split_alike(jobs: AlikeJobs) -> Iterator[AlikeJobs]:
+    """Divide alike jobs into batches."""
+    for start in range(0, len(jobs), ALIKE_ITEMS):
+        yield from _halve_if_large(jobs.part(start, start + ALIKE_ITEMS))
+
+
+def _halve_if_large(jobs: AlikeJobs) -> Iterator[AlikeJobs]:
+    half = len(jobs) // 2
+    if half and sum(map(len, jobs.bodies)) > BATCH_BYTES:
+        yield from _halve_if_large(jobs.part(0, half))
+        yield from _halve_if_large(jobs.part(half, len(jobs)))
+    else:
+        yield jobs
+
+
 class BatchedStore:
     """A store for many concurrent callers, each with one job: their calls become few."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._submits = _make_submit_batcher(store.submit)
+        self._alike: Batcher[AlikeJobs, AlikeSubmit] = Batcher(
+            self._submit_each_alike,
+            # Each is a batch of its own.
+            size=lambda _: BATCH_BYTES,
+            name=lambda jobs: str(job_id_of(jobs.ids[0])),
+            shared=_ALL_SUBMITS_FAIL,
+        )
         # Separate: a submit may have to wait for its key, and one without a key never does.
         self._keyed = _make_submit_batcher(partial(store.submit, await_keys=False))
         self._key_waits = KeyWaits(store.submit)
@@ -310,6 +350,22 @@ class BatchedStore:
         """
         outcomes = await self._submit(jobs)
         return await settle_denied(self._store, outcomes, SETTLER)
+
+    async def submit_alike(self, jobs: AlikeJobs) -> list[AlikeSubmit]:
+        """Submit jobs that differ in id and body alone, in batches of their own.
+
+        A batch that the store does not take so is submitted as any other jobs are.
+        """
+        return await self._alike.send_many(list(_split_alike(jobs)))
+
+    async def _submit_each_alike(self, parts: Sequence[AlikeJobs]) -> list[AlikeSubmit]:
+        return [await self._submit_part(part) for part in parts]
+
+    async def _submit_part(self, part: AlikeJobs) -> AlikeSubmit:
+        now = await self._store.submit_alike(part)
+        if now is None:
+            return AlikeSubmit(jobs=part, outcomes=await self.submit(part.expand()))
+        return AlikeSubmit(jobs=part, accepted=stamp(part.first.record, now, now))
 
     async def _submit(self, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
         keyed = [job for job in jobs if job.keys]
@@ -387,7 +443,9 @@ class BatchedStore:
 
     async def finish(self) -> None:
         """Wait until all items are sent."""
+        # The first hands on to the next what it cannot submit itself.
         for gathering in (
+            self._alike,
             self._submits,
             self._keyed,
             self._commits,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import TypeAlias
 from uuid import UUID
 
@@ -53,8 +54,7 @@ class CallerScope:
         """
         self.session = session
         self.store = session.store
-        self.builder = JobBuilder(actor=Actor(Role.GATEWAY, check_text(name, "name", limit=200)))
-        self.control = Actor(Role.CONTROL, name)
+        self.builder, self.control = _act_as(name)
         self.tenant = tenant
         self.queues = queues
         self.tasks = tasks or {}
@@ -129,3 +129,13 @@ class CallerScope:
         if asked not in (None, self.tenant):
             raise BadData(f"tenant must be left out, or be {self.tenant!r}", field="tenant")
         return self.tenant
+
+
+@lru_cache(maxsize=1024)
+def _act_as(name: str) -> tuple[JobBuilder, Actor]:
+    """Return what builds jobs in a caller's name and the actor that controls them.
+
+    The same few callers send every request.
+    """
+    builder = JobBuilder(actor=Actor(Role.GATEWAY, check_text(name, "name", limit=200)))
+    return builder, Actor(Role.CONTROL, name)

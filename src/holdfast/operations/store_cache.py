@@ -92,12 +92,12 @@ class KnownTerms:
         A store that does not answer must not refuse a submit: it is corrected later. Where
         they are `required`, its StoreError is raised.
         """
-        asked = [key for key in dict.fromkeys(asked) if all(map(_is_name, key))]
-        if not self._list_unknown(asked):
+        unknown = [key for key in self._list_unknown(asked) if all(map(_is_name, key))]
+        if not unknown:
             return
         async with self._reading:
             # A caller that waited finds what the one before it has read.
-            for tenant, tasks in self._list_unknown(asked).items():
+            for tenant, tasks in _by_tenant(self._list_unknown(unknown)).items():
                 try:
                     found = await self._store.task_terms(tenant, tasks)
                 except StoreError as error:
@@ -108,20 +108,24 @@ class KnownTerms:
                 for task, terms in zip(tasks, found, strict=True):
                     self._remember((tenant, task), terms)
 
-    def _list_unknown(self, asked: Iterable[TaskKey]) -> dict[str, list[str]]:
+    def _list_unknown(self, asked: Iterable[TaskKey]) -> list[TaskKey]:
         now = self._clock()
-        unknown: dict[str, list[str]] = {}
-        for tenant, task in asked:
-            known = self._known.get((tenant, task))
-            if known is None or known[0] <= now:
-                unknown.setdefault(tenant, []).append(task)
-        return unknown
+        known = self._known
+        unread = (key for key in asked if key not in known or known[key][0] <= now)
+        return list(dict.fromkeys(unread))
 
     def _remember(self, key: TaskKey, terms: TaskTerms | None) -> None:
         self._known[key] = (self._clock() + TERMS_SECONDS, terms)
         self._known.move_to_end(key)
         while len(self._known) > KNOWN_LIMIT:
             self._known.popitem(last=False)
+
+
+def _by_tenant(keys: Iterable[TaskKey]) -> dict[str, list[str]]:
+    grouped: dict[str, list[str]] = {}
+    for tenant, task in keys:
+        grouped.setdefault(tenant, []).append(task)
+    return grouped
 
 
 def _is_name(text: str) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.errors import JobBusy
 from holdfast.lifecycle.clock import ClockStep
 from holdfast.lifecycle.holds import UNADMITTED
+from holdfast.lifecycle.plan import Plan, plan_success
 from holdfast.lifecycle.record import (
     PENDING_SIGNALS,
     Change,
@@ -104,13 +106,87 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     lookahead: int = 100
 
 
-class Claimed(Struct, frozen=True, kw_only=True, gc=False):
-    """A job under lease, with what its submitter asked for."""
+class ClaimGroup(Struct, eq=False, dict=True):
+    """What jobs that were claimed alike have in common, made once for all of them."""
 
-    job: Job
     created: Created
+    """What their submitter asked for."""
+    like: Job
+    """The record of any of them, but for its id and its times."""
+    jobs: int = 1
+    """How many they are."""
+    run_terms: Any = None
+    """What the worker that claimed them has worked out for all of them."""
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """What the law makes of their plain start and success; None where theirs is not plain.
+
+        One job alone has none: it is decided as quickly by itself.
+        """
+        return plan_success(self.like) if self.jobs > 1 else None
+
+
+class Claimed(Struct, gc=False):
+    """A job under lease, with what its submitter asked for.
+
+    A claim brings many: each keeps what is its own, and its record is made when it is asked for.
+    """
+
+    group: ClaimGroup
+    id: JobId
     body: bytes | None
-    correlation_id: str | None = None
+    correlation_id: str | None
+    created_at: int
+    updated_at: int
+    run_at: int | None
+    deadline_at: int | None
+    _job: Job | None = None
+
+    @property
+    def created(self) -> Created:
+        """What its submitter asked for."""
+        return self.group.created
+
+    @property
+    def job(self) -> Job:
+        """The record as it was claimed."""
+        job = self._job
+        if job is None:
+            like = self.group.like
+            policy, at = like.policy, self.updated_at
+            job = self._job = structs.replace(
+                like,
+                id=self.id,
+                created_at=self.created_at,
+                updated_at=at,
+                run_at=self.run_at,
+                deadline_at=self.deadline_at,
+                lease_expires_at=at + policy.lease,
+                timeout_at=None if policy.start_timeout is None else at + policy.start_timeout,
+            )
+        return job
+
+    def with_record(self, job: Job) -> Claimed:
+        """Return the same job with another record."""
+        return claimed_as(job, self.created, self.body, self.correlation_id)
+
+
+def claimed_as(
+    job: Job, created: Created, body: bytes | None, correlation_id: str | None = None
+) -> Claimed:
+    """Return a claimed job whose record is at hand: it has nothing in common with another."""
+    return Claimed(
+        ClaimGroup(created, job),
+        job.id,
+        body,
+        correlation_id,
+        job.created_at,
+        job.updated_at,
+        job.run_at,
+        job.deadline_at,
+        job,
+    )
 
 
 class Committed(Struct, frozen=True, gc=False):
@@ -145,6 +221,16 @@ class Rejected(Struct, frozen=True, kw_only=True):
 
 
 Outcome: TypeAlias = Committed | Lost | Rejected
+
+
+class PlannedOutcome(Struct, frozen=True):
+    """What became of planned ends."""
+
+    now: int
+    """When those that were written were, by the store's clock."""
+    missed: Collection[JobId] = ()
+    """Those that were not written."""
+
 
 DecideLocked: TypeAlias = Callable[[Job, Sequence[LoggedEvent]], Sequence[Change]]
 """Returns the changes to commit, given a job's current record and the events that led to it."""

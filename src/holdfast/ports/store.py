@@ -6,9 +6,12 @@ same order. Times are microseconds of the store's own clock, the only one that j
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
+from holdfast.lifecycle.alike import AlikeJobs
+from holdfast.lifecycle.plan import PlannedEnd
 from holdfast.lifecycle.record import Change, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.states import EventType, KeyKind, Kind
 from holdfast.ports.directory import Directory
@@ -24,11 +27,14 @@ from holdfast.ports.models import (
     Mark,
     Outcome,
     Page,
+    PlannedOutcome,
     Query,
     SubmitOutcome,
     Tail,
 )
 from holdfast.ports.uploads import Uploads
+
+NO_CLAIMS: Mapping[str, int] = MappingProxyType({})
 
 
 class Jobs(Protocol):
@@ -129,6 +135,24 @@ class Ledger(Jobs, Protocol):
         (`key_busy`), and holds up none of the others.
         """
 
+    async def submit_alike(self, jobs: AlikeJobs) -> int | None:
+        """Insert decided jobs that differ in id and body alone: all of them, or none.
+
+        Return the time of their birth; afterwards the ledger is as if `submit` had inserted
+        `jobs.expand()` at that time. Or return None, where nothing is known to be inserted: one of
+        them is bad, was there before, or each has to be looked at, by the policy or for a limit of
+        names. `submit` of the same jobs then answers for each, also if they were written after all.
+        """
+
+    async def commit_planned(self, ends: Sequence[PlannedEnd]) -> PlannedOutcome:
+        """Write the start and the success of each of these jobs, all or none of one job.
+
+        What is written is exactly what `commit` would write of the changes that are decided for
+        that job alone. A job that something stands in the way of (another revision, a lease that
+        has passed, a row that is locked or refused) is missed, without a reason: decide its
+        commands, and `commit` them. A store may miss any job.
+        """
+
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
         """Give up to `limit` due jobs to `owner` under lease, each to nobody else.
 
@@ -147,10 +171,15 @@ class Ledger(Jobs, Protocol):
         A run past its timeout is not listed while its lease lives: its owner kills it.
         """
 
-    async def owned(self, owner: str) -> list[Job]:
+    async def owned(
+        self, owner: str, *, ended: Mapping[str, int] = NO_CLAIMS, older_than: int = 0
+    ) -> list[Job]:
         """List what an owner holds, so that it can give back what it does not know of.
 
-        Not what is set aside: giving it back would be refused again and again.
+        Not what is set aside: giving it back would be refused again and again. `ended` are claims,
+        by their request, with the number of jobs whose end the owner has written. Where these are
+        all jobs of a claim, it is not looked at again; a repeated claim may have returned fewer.
+        Nor are claims that are not older than some microseconds, this time.
         """
 
     async def owned_on(
@@ -212,6 +241,9 @@ class Ledger(Jobs, Protocol):
 
     async def last_progress(self, id: JobId) -> LoggedEvent | None:
         """Read the newest report of how far one job is; None if it has made none."""
+
+    async def histories(self, ids: Sequence[JobId], *, last: int) -> list[list[LoggedEvent]]:
+        """Read the events of several jobs up to a revision: as `events` does each one's."""
 
     async def step_events(self, id: JobId, steps: Sequence[tuple[str, int]]) -> list[LoggedEvent]:
         """Read what one job recorded of some steps, each by name and use, newest first.

@@ -102,12 +102,15 @@ async def _check_undone(store: Store, job: Job, id_: JobId, *, from_start: bool)
         )
 
 
-async def read_recorded_line(store: Store, job: JobId, created: Created) -> list[list[LoggedEvent]]:
+async def read_recorded_line(
+    store: Store, job: JobId, created: Created, history: list[LoggedEvent] | None = None
+) -> list[list[LoggedEvent]]:
     """Read the events of a job and of all that it continues from, job by job, oldest first.
 
-    Raises PermanentError where a part of them is gone: what cannot be read is not done again.
+    `history` are the events of the job itself, where they were read before. Raises PermanentError
+    where a part of the others is gone: what cannot be read is not done again.
     """
-    line = [await read_all_events(store, job)]
+    line = [await read_all_events(store, job) if history is None else history]
     tenant, seen = created.tenant, {job}
     before = created.resumes
     while before is not None:

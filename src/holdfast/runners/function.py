@@ -78,11 +78,11 @@ class TaskRunner:
     def bind(self, task: Task[Any, Any], attempt: Attempt) -> HandlerCall:
         """Validate the arguments, and make the context that the handler sees."""
         claimed = attempt.claimed
-        job = claimed.job
-        undoes = job.link_kind is _COMPENSATION
+        like = claimed.group.like
+        undoes = like.link_kind is _COMPENSATION
         args, kwargs = ((), {}) if undoes else task.bind(claimed.body)
         ctx = Context(
-            claimed, attempt, attempt=job.attempt, epoch=job.epoch or 1, ends_at=attempt.ends_at
+            claimed, attempt, attempt=like.attempt, epoch=like.epoch or 1, ends_at=attempt.ends_at
         )
         current_context.set(ctx)
         return HandlerCall(task, ctx, claimed.body, args, kwargs, undoes)

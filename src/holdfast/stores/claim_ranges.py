@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.lifecycle.claim_order import FOREIGN, NEEDS, ageing_of, lane_of
-from holdfast.lifecycle.record import Job
+from holdfast.lifecycle.record import Draft, Job
 from holdfast.lifecycle.routes import route
 
 
@@ -36,6 +36,6 @@ class Range(NamedTuple):
         return not self.lane & FOREIGN
 
 
-def range_of(job: Job) -> Range:
+def range_of(job: Job | Draft) -> Range:
     """Return the range that a job is claimed from."""
     return Range(job.queue, route(job.task, job.task_version), lane_of(job))

@@ -39,7 +39,7 @@ from holdfast.lifecycle.states import (
     State,
 )
 from holdfast.lifecycle.transitions import CLAIM_TARGET, SUBMIT_EVENT
-from holdfast.ports.models import Claimed
+from holdfast.ports.models import Claimed, ClaimGroup
 from holdfast.stores.tenant_limits import KnownNames
 
 JOB_COLUMNS = tuple(
@@ -371,43 +371,53 @@ def _make_record_like(made: Created) -> Job:
     )
 
 
-def read_claimed_job(row: Sequence[Any], id: JobId, owner: str, seen: Dictionary) -> Claimed:
-    """Make a claimed job out of a row that the claim statement returns.
+def read_claimed_jobs(rows: Iterable[Sequence[Any]], owner: str, seen: Dictionary) -> list[Claimed]:
+    """Make claimed jobs out of rows that the claim statement returns; raises if one is damaged.
 
-    All else follows from the law: a job that has just been claimed has no result, hold or wait.
+    Jobs that differ in nothing but their ids, bodies and times form a group. All else follows from
+    the law: a job that has just been claimed has no result, hold or wait.
     """
-    (_, data, body, correlation_id, rev, attempt, failures, releases, epoch, lease, timeout, run_at,
-     deadline, created_at, updated_at, pending, policy) = row  # fmt: skip
+    groups: dict[tuple[Any, ...], ClaimGroup] = {}
+    claimed = []
+    for (id_, data, body, correlation_id, rev, attempt, failures, releases, epoch, run_at, deadline,
+         created_at, updated_at, pending, policy) in rows:  # fmt: skip
+        key = (data, rev, attempt, failures, releases, epoch, pending, policy)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = _make_claim_group(key, owner, seen)
+        else:
+            group.jobs += 1
+        text = None if body is None else body.encode()
+        claimed.append(
+            Claimed(group, id_, text, correlation_id, created_at, updated_at, run_at, deadline)
+        )
+    return claimed
+
+
+def _make_claim_group(key: tuple[Any, ...], owner: str, seen: Dictionary) -> ClaimGroup:
+    data, rev, attempt, failures, releases, epoch, pending, policy = key
     made, like = _read_claimable(data, seen)
-    if lease is None:
-        raise ValueError("it was claimed without a lease: its policy is missing")
     terms = made.policy
     if policy_key(terms) != policy:
         # Corrected since it was submitted.
         terms = seen.policies[policy]
     signals, unread = ((), 0) if pending is None else _read_pending(pending)
-    job = msgspec.structs.replace(
-        like,
-        id=id,
-        rev=rev,
-        attempt=attempt,
-        failures=failures,
-        releases=releases,
-        epoch=epoch,
-        owner=owner,
-        lease_expires_at=lease,
-        timeout_at=timeout,
-        run_at=run_at,
-        deadline_at=deadline,
-        created_at=created_at,
-        updated_at=updated_at,
-        # PostgreSQL reads them after the claim, when others may have come.
-        signals=tuple(signal for signal in signals if signal.rev <= rev),
-        unread_signals=unread,
-        policy=terms,
+    return ClaimGroup(
+        made,
+        msgspec.structs.replace(
+            like,
+            rev=rev,
+            attempt=attempt,
+            failures=failures,
+            releases=releases,
+            epoch=epoch,
+            owner=owner,
+            # PostgreSQL reads them after the claim, when others may have come.
+            signals=tuple(signal for signal in signals if signal.rev <= rev),
+            unread_signals=unread,
+            policy=terms,
+        ),
     )
-    text = None if body is None else body.encode()
-    return Claimed(job=job, created=made, body=text, correlation_id=correlation_id)
 
 
 def _read_pending(value: str | int) -> tuple[tuple[Signal, ...], int]:

@@ -91,6 +91,13 @@ class SharedLedger(EngineStore):
             last = LAST_REV if reached[0][0] is None else reached[0][0]
         return await self._events("events", id, after, limit, last)
 
+    async def histories(self, ids: Sequence[JobId], *, last: int) -> list[list[LoggedEvent]]:
+        """Read several jobs' events up to a revision, heartbeats included."""
+        found: dict[JobId, list[LoggedEvent]] = {id_: [] for id_ in ids}
+        for event in await self._events("histories", list(found), last):
+            found[event.id].append(event)
+        return [found[id_] for id_ in ids]
+
     async def request_event(self, id: JobId, request_id: str) -> LoggedEvent | None:
         """Read the event of a job that was written under a request_id."""
         return next(iter(await self._events("request_event", id, request_id)), None)

@@ -118,6 +118,13 @@ UNION ALL
 SELECT {{columns.beats}} FROM beats WHERE id = $1 AND rev > $2 AND rev <= $4
 ORDER BY rev LIMIT $3
 
+-- name: histories
+-- The events of several jobs up to a revision, heartbeats among them.
+SELECT {{columns.events}} FROM events WHERE id {{any.uuid.1}} AND rev <= $2
+UNION ALL
+SELECT {{columns.beats}} FROM beats WHERE id {{any.uuid.1}} AND rev <= $2
+ORDER BY rev
+
 -- name: bytes_reached
 -- The revision at which the bodies of one job's events reach a number of bytes; lengths alone.
 SELECT min(rev) FROM (
@@ -166,12 +173,6 @@ WHERE id {{any.uuid.1}} AND owner IS NOT NULL AND quarantined_at IS NULL
 -- Forget claims of which nothing is held any more.
 DELETE FROM claims WHERE request_id {{any.text.1}}
 
--- name: quarantine
--- Set a job aside; one that is keeps its first reason.
-UPDATE jobs SET quarantined_at = holdfast_now(), quarantine = $2
-WHERE id = $1 AND quarantined_at IS NULL
-RETURNING id
-
 -- name: quarantined
 -- Jobs that are set aside, by id.
 SELECT id, quarantined_at, quarantine FROM jobs
@@ -180,12 +181,6 @@ WHERE quarantined_at IS NOT NULL AND id > $1 ORDER BY id LIMIT $2
 -- name: count_quarantined
 -- How many there are.
 SELECT count(*) FROM jobs WHERE quarantined_at IS NOT NULL
-
--- name: release_quarantined
--- Let jobs be claimed and swept again: their ids, their queues, and whether each has an owner.
-UPDATE jobs SET quarantined_at = NULL, quarantine = NULL
-WHERE id {{any.uuid.1}} AND quarantined_at IS NOT NULL
-RETURNING id, queue, owner IS NOT NULL
 
 -- name: marked
 -- Families to look at, the oldest mark first.

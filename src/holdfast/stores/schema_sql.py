@@ -19,7 +19,6 @@ from holdfast.lifecycle.routes import VERSION_PATTERN
 from holdfast.lifecycle.seal import SEALED
 from holdfast.lifecycle.states import (
     BEATS,
-    CLAIMABLE,
     OWNED,
     Coded,
     EventType,
@@ -33,7 +32,9 @@ from holdfast.lifecycle.submission import HOLDS_LIMIT, NEEDS_LIMIT
 from holdfast.lifecycle.times import HORIZON, LAST_INSTANT
 from holdfast.lifecycle.transitions import REQUESTED, SUBMIT_TARGETS, legal_events, moves, paths
 from holdfast.ports.models import Limits
+from holdfast.stores import row_checks
 from holdfast.stores.columns import JOB_COLUMNS
+from holdfast.stores.row_checks import claim_order, codes, live_parent_id, wake_at
 
 LINEAGE = 2**48
 """Positions of a lineage in PostgreSQL's tail (`stores/postgres/lineage.py`): more than a cluster
@@ -58,6 +59,14 @@ FROZEN = (
 )
 """What never changes once a job is terminal (resolution 10): all but the annotations."""
 
+PLAIN_EVENTS = (
+    (EventType.CREATED, None, State.QUEUED),
+    (EventType.CLAIMED, State.QUEUED, State.CLAIMED),
+    (EventType.STARTED, State.CLAIMED, State.RUNNING),
+    (EventType.SUCCEEDED, State.RUNNING, State.SUCCEEDED),
+)
+"""What most jobs go through. They are tested first, so that the text of the others, which is read
+again each time a statement runs, can be a function's."""
 FIXED = tuple(name for name in JOB_COLUMNS[: JOB_COLUMNS.index("state")] if name != "policy")
 """What never changes after the submit. An owner may correct the policy."""
 MOVING = ("rev", "state", *JOB_COLUMNS[JOB_COLUMNS.index("attempt") : -1], "beats", "version")
@@ -67,23 +76,9 @@ MOVING = ("rev", "state", *JOB_COLUMNS[JOB_COLUMNS.index("attempt") : -1], "beat
 """
 
 
-def codes(states: Iterable[State]) -> str:
-    """List states by code."""
-    return ", ".join(str(code) for code in sorted(state.code for state in states))
-
-
 def job_checks() -> str:
     """Write the per-state invariants as CHECKs on the job row."""
     return ",\n".join(f"    CONSTRAINT {rule.name} CHECK ({rule.sql})" for rule in RULES)
-
-
-def claim_order() -> str:
-    """Write the order in which jobs of a range are claimed; NULL for one that may not be."""
-    offsets = " ".join(f"WHEN {klass.code} THEN {offset}" for klass, offset in AGEING.items())
-    return (
-        f"CASE WHEN state IN ({codes(CLAIMABLE)}) AND held_by IS NULL AND quarantined_at IS NULL "
-        f"THEN run_at + CASE priority {offsets} END END"
-    )
 
 
 def route(alias: str = "") -> str:
@@ -122,7 +117,7 @@ def event_codes() -> list[int]:
 
 
 def postgres_event_check() -> str:
-    """Compare one small number with a list: costs nothing measurable on PostgreSQL.
+    """Compare one small number with a list, for events that are not among `plain_events`.
 
     The bounds keep a state that is too large from passing for another by arithmetic. For a NULL,
     the first event's, they are NULL, and a CHECK that is NULL passes.
@@ -130,6 +125,19 @@ def postgres_event_check() -> str:
     code = "type * 256 + coalesce(from_state, 0) * 16 + to_state"
     bounds = "from_state BETWEEN 1 AND 15 AND to_state BETWEEN 1 AND 15"
     return f"{_write_membership_test(code, event_codes())} AND {bounds}"
+
+
+def plain_events() -> str:
+    """Compare the events that most jobs have with a list of few.
+
+    Each of the three numbers has its own digits, whatever it is, and NULL is like none of them.
+    """
+    wide = [
+        kind.code * 2**33 + (source.code * 2**16 if source else 2**31) + target.code
+        for kind, source, target in PLAIN_EVENTS
+    ]
+    code = f"type * {2**33} + coalesce(from_state * {2**16}, {2**31}) + to_state"
+    return f"({code}) = ANY ('{{{','.join(map(str, wide))}}}'::bigint[])"
 
 
 def sqlite_event_check() -> str:
@@ -382,8 +390,12 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "last_instant": lambda: str(LAST_INSTANT),
     "reserved": lambda: PREFIX,
     "lineage": lambda: str(LINEAGE),
-    "postgres.job_checks": lambda: for_postgres(job_checks()),
+    "postgres.plain": row_checks.plain,
+    "postgres.lawful": lambda: row_checks.of_row(for_postgres(row_checks.lawful())),
+    "postgres.broken": lambda: row_checks.of_row(for_postgres(row_checks.broken())),
     "postgres.claim_order": lambda: for_postgres(claim_order()),
+    "postgres.wake_at": lambda: for_postgres(wake_at()),
+    "postgres.live_parent_id": lambda: for_postgres(live_parent_id()),
     "postgres.route": postgres_route,
     "postgres.route.j": lambda: postgres_route("j."),
     "postgres.lane.j": lambda: lane("j."),
@@ -411,6 +423,7 @@ FRAGMENTS: dict[str, Callable[[], str]] = {
     "moving": lambda: ", ".join(MOVING),
     "event_fixed": lambda: ", ".join(SEALED),
     "postgres.event_check": postgres_event_check,
+    "postgres.plain_events": plain_events,
     "sqlite.job_checks": lambda: for_sqlite(job_checks()),
     "sqlite.claim_order": lambda: for_sqlite(claim_order()),
     "sqlite.event_check": sqlite_event_check,

@@ -16,7 +16,7 @@ that is kept may have been made when the table was empty, and would then read al
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 
@@ -110,6 +110,14 @@ def raw_blocks(package: str, file: str = "queries.sql") -> dict[str, str]:
     """Read the named blocks of an SQL file as they stand in it."""
     parts = _NAME.split(files(package).joinpath(file).read_text(encoding="utf-8"))[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def put_in(text: str, parts: Mapping[str, str]) -> str:
+    """Put parts into a block in place of `:word` or `:some.word`, in this order."""
+    for word, part in parts.items():
+        # No part has a backslash, which would have a meaning here.
+        text = re.sub(rf":{re.escape(word)}\b(?!\.)", part, text)
+    return text
 
 
 def without_comment(text: str) -> str:

@@ -27,7 +27,7 @@ from holdfast.errors import (
 )
 from holdfast.flow.hold import OPERATOR_HOLD
 from holdfast.lifecycle.payload import encode_body
-from holdfast.lifecycle.record import Job, JobId, NewJob
+from holdfast.lifecycle.record import Job, JobId, NewJob, Record
 from holdfast.lifecycle.states import BEATS, TERMINAL, State
 from holdfast.operations.request import Operations, Request
 from holdfast.operations.requests import (
@@ -77,24 +77,35 @@ class HandleOwner(Protocol):
 class JobHandle(Generic[R_co]):
     """A job that was submitted or looked up. `refresh` reads `state` and `record` again."""
 
-    __slots__ = ("_home", "_read_result", "created", "record")
+    __slots__ = ("_home", "_read_result", "_record", "created")
 
     def __init__(
         self,
-        record: Job,
+        record: Job | Callable[[], Job],
         home: HandleOwner,
         read_result: Callable[[bytes | None], R_co],
         *,
         created: bool = False,
     ) -> None:
-        """Keep a record; `created` is False if a submit returned a job that already existed."""
-        self.record = record
+        """Keep a record, or what makes it; `created` is False if the job already existed."""
+        self._record = record
         self.created = created
         self._home = home
         self._read_result = read_result
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id} {self.record.task} {self.state}>"
+
+    @property
+    def record(self) -> Job:
+        """The job when it was last read, or as it was submitted."""
+        if not isinstance(self._record, Record):
+            self._record = self._record()
+        return self._record
+
+    @record.setter
+    def record(self, record: Job) -> None:
+        self._record = record
 
     @property
     def id(self) -> str:

@@ -27,7 +27,7 @@ from pydantic_core.core_schema import CoreConfig
 from typing_extensions import TypedDict, Unpack
 
 from holdfast.errors import BadData, BadTask, ValidationError
-from holdfast.lifecycle.payload import Body, decode_body, encode_body
+from holdfast.lifecycle.payload import Body, decode_body, encode_body, encode_plain
 
 Bound: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -101,9 +101,19 @@ class Signature:
             if self._by_name and all(hint in _PLAIN for hint in read.hints.values())
             else None
         )
+        # What all arguments together have, where each may be given by its place.
+        self._plain_types = (
+            tuple(read.hints.values())
+            if self._plain and len(self._positional) == len(self.names)
+            else None
+        )
 
     def pack(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Body:
         """Validate the arguments of a call and write them as JSON."""
+        if not kwargs and tuple(map(type, args)) == self._plain_types:
+            plain = encode_plain(self.names, args)
+            if plain is not None:
+                return plain
         if not self._parameters and not args and not kwargs:
             return EMPTY
         named = self._name_arguments(args, kwargs)

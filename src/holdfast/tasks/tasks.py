@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, overload
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.errors import BadData, BadTask, NoSuchTask, ValidationError
 from holdfast.flow.options import (
@@ -28,7 +29,7 @@ from holdfast.lifecycle.terms import TaskTerms
 from holdfast.tasks.compensation import Undoing
 from holdfast.tasks.context import Context
 from holdfast.tasks.handles import JobHandle, PendingHandle
-from holdfast.tasks.signature import Bound, Shape, Signature, UnknownSignature
+from holdfast.tasks.signature import EMPTY, Bound, Shape, Signature, UnknownSignature
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,6 +70,49 @@ class Call(Struct, frozen=True, kw_only=True):
     def stated(self) -> tuple[str, ...] | None:
         """The fields of the policy that the caller gave; None where it knows the task's own."""
         return stated_terms(self.options) if self.task.elsewhere else None
+
+
+ALIKE_LEAST = 50
+"""Fewer calls are submitted like others: in one batch with what other callers submit meanwhile."""
+
+
+class AlikeCalls(Sequence[Call]):
+    """Calls of one task that differ in their arguments alone; each is made when it is asked for."""
+
+    def __init__(self, call: Call, bodies: Sequence[Body]) -> None:
+        """Keep one of them, and the arguments of all."""
+        self.call = call
+        self.bodies = bodies
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    @overload
+    def __getitem__(self, index: int) -> Call: ...
+    @overload
+    def __getitem__(self, index: slice) -> AlikeCalls: ...
+    def __getitem__(self, index: int | slice) -> Call | AlikeCalls:
+        if isinstance(index, slice):
+            return AlikeCalls(self.call, self.bodies[index])
+        return replace(self.call, body=self.bodies[index])
+
+    def __iter__(self) -> Iterator[Call]:
+        return (replace(self.call, body=body) for body in self.bodies)
+
+
+def find_alike(calls: Sequence[Call]) -> AlikeCalls | None:
+    """Return calls that differ in their arguments alone as what they share; None if they do not."""
+    if len(calls) < ALIKE_LEAST:
+        return None
+    if isinstance(calls, AlikeCalls):
+        return calls
+    first = calls[0]
+    task, fields = first.task, first.fields
+    if first.parent is None and all(
+        call.task is task and call.fields is fields and call.parent is None for call in calls
+    ):
+        return AlikeCalls(first, [call.body for call in calls])
+    return None
 
 
 Arguments: TypeAlias = Call | tuple[Any, ...] | Mapping[str, Any]
@@ -198,7 +242,7 @@ class Task(Generic[P, R]):
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> Call:
         """Check a call and encode it, to be submitted together with others."""
-        return self._prepare(args, kwargs)
+        return self._call(self._shape.pack(args, kwargs))
 
     def options(self, **options: Unpack[JobOptions]) -> Task[P, R]:
         """Return the task with other terms for the jobs that are submitted through it."""
@@ -252,28 +296,38 @@ class Task(Generic[P, R]):
         policy: Policy = self._fields.get("policy", self.policy)
         return policy
 
-    def _prepared(self, calls: Sequence[Arguments]) -> list[Call]:
-        return [self._prepare_numbered(number, call) for number, call in enumerate(calls)]
+    def _prepared(self, calls: Sequence[Arguments]) -> Sequence[Call]:
+        """Check calls and encode them; without a `Call` among them, they differ in nothing else."""
+        # Read twice: nothing would be left of an iterator.
+        calls = list(calls)
+        if Call in set(map(type, calls)):
+            return [self._prepare_numbered(number, call) for number, call in enumerate(calls)]
+        pack, bodies = self._shape.pack, list[Body]()
+        try:
+            for call in calls:
+                bodies.append(pack(call, {}) if type(call) is tuple else self._pack(call))
+        except BadData as error:
+            raise numbered(len(bodies), error) from error
+        return AlikeCalls(self._call(EMPTY), bodies)
 
     def _prepare_numbered(self, number: int, call: Arguments) -> Call:
         try:
-            match call:
-                case Call():
-                    return call
-                case tuple():
-                    return self._prepare(call, {})
-                case Mapping():
-                    return self._prepare((), call)
-                case _:
-                    raise ValidationError(
-                        f"give a tuple, a mapping or {self.name}.prepare(…), "
-                        f"not {type(call).__name__}"
-                    )
+            return call if isinstance(call, Call) else self._call(self._pack(call))
         except BadData as error:
             raise numbered(number, error) from error
 
-    def _prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-        body = self._shape.pack(args, kwargs)
+    def _pack(self, call: Arguments) -> Body:
+        match call:
+            case tuple():
+                return self._shape.pack(call, {})
+            case Mapping():
+                return self._shape.pack((), call)
+            case _:
+                raise ValidationError(
+                    f"give a tuple, a mapping or {self.name}.prepare(…), not {type(call).__name__}"
+                )
+
+    def _call(self, body: Body) -> Call:
         return Call(
             task=self, body=body, fields=self._fields, options=self._options, parent=self._parent
         )

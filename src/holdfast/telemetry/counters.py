@@ -106,6 +106,18 @@ class TaskCounts:
         self.runs = [0] * (len(DURATIONS) + 1)
         self.run_total = 0.0
 
+    def ran(self, queue_wait_seconds: float | None, run_seconds: float | None) -> None:
+        """Note how long a job was due before it started, and how long this attempt ran."""
+        # `Histogram.observe` twice, written out: the calls would cost a quarter of this method.
+        if queue_wait_seconds is not None:
+            self.waits[bisect_left(DURATIONS, queue_wait_seconds)] += 1
+            if queue_wait_seconds > 0:
+                self.wait_total += queue_wait_seconds
+        if run_seconds is not None:
+            self.runs[bisect_left(DURATIONS, run_seconds)] += 1
+            if run_seconds > 0:
+                self.run_total += run_seconds
+
     def written(self, kind: type[Command]) -> int:
         """Return how often such a command was written."""
         return sum(self.events[event.code] for event in kind.events())
@@ -251,32 +263,20 @@ class Meters:
         """Count accepted submits; one that found its job already there is none."""
         self.lane(task, queue).submitted += jobs
 
-    def written(self, task: str, queue: str, *events: EventType) -> None:
-        """Count events of an attempt, once they are committed."""
+    def written(self, task: str, queue: str, *events: EventType, times: int = 1) -> None:
+        """Count events of an attempt, or of many alike, once they are committed."""
         try:
             lane = self._lanes[task, queue]
         except KeyError:
             lane = self._new_lane(task, queue)
         for event in events:
-            lane.events[event.code] += 1
+            lane.events[event.code] += times
 
     def ran(
         self, task: str, queue: str, queue_wait_seconds: float | None, run_seconds: float | None
     ) -> None:
         """Note how long a job was due before it started, and how long this attempt ran."""
-        try:
-            lane = self._lanes[task, queue]
-        except KeyError:
-            lane = self._new_lane(task, queue)
-        # `Histogram.observe` twice, written out: the calls would cost a quarter of this method.
-        if queue_wait_seconds is not None:
-            lane.waits[bisect_left(DURATIONS, queue_wait_seconds)] += 1
-            if queue_wait_seconds > 0:
-                lane.wait_total += queue_wait_seconds
-        if run_seconds is not None:
-            lane.runs[bisect_left(DURATIONS, run_seconds)] += 1
-            if run_seconds > 0:
-                lane.run_total += run_seconds
+        self.lane(task, queue).ran(queue_wait_seconds, run_seconds)
 
     def committed(self, changes: int) -> None:
         """Count one commit, by how many changes it carried."""

@@ -175,7 +175,7 @@ class KitWorker:
 
     async def _look(self, job: OwnedJob) -> None:
         """Notice a cancel, as a worker's ownership check would."""
-        [record] = await self._store.get([job.claimed.job.id])
+        [record] = await self._store.get([job.claimed.id])
         if record is not None:
             job.learn(record)
             self._stopper.heed(job)

@@ -21,7 +21,7 @@ from holdfast.ports.models import Announcement, Capacity, Claimed, ClaimRequest
 from holdfast.ports.store import Store
 from holdfast.telemetry import Meters
 from holdfast.worker.outbox import BATCH, CommitQueue
-from holdfast.worker.owned_job import OwnedJob, OwnedJobs, lease_now, own
+from holdfast.worker.owned_job import OwnedJob, OwnedJobs, lease_now, own_all
 from holdfast.worker.prefetch import Prefetch
 from holdfast.worker.runner_table import RunnerTable
 from holdfast.worker.stop import Stopper
@@ -29,7 +29,7 @@ from holdfast.worker.stop_request import StopRequest
 
 log = logging.getLogger(__name__)
 
-CLAIM_LIMIT = 500
+CLAIM_LIMIT = 2000
 UNCONFIRMED_LIMIT = 4 * BATCH
 """Ended attempts whose end is not written yet; beyond that no more is claimed."""
 POLL_SECONDS = 0.5
@@ -84,21 +84,20 @@ class Claimer(Struct, kw_only=True, eq=False):
         """Claim jobs; they wait in `OwnedJobs` then."""
         self.owned.claiming += 1
         try:
-            claimed, asked_at = await self._claim(limit)
+            claimed, request, asked_at = await self._claim(limit)
         finally:
             self.owned.claiming -= 1
         reach("claim.answered")
-        first = Actor(Role.OWNER, self.worker.name, 1)
         self.meters.claimed(len(claimed))
-        for one in claimed:
-            attempt = one.job.attempt
-            # Most attempts are the first of their job, and share an actor.
-            actor = first if attempt == 1 else Actor(Role.OWNER, self.worker.name, attempt)
-            self._take_ownership(own(one, actor, asked_at))
+        for job in own_all(claimed, self._make_actor, asked_at, request.request_id):
+            self._take_ownership(job)
         return claimed
 
-    async def _claim(self, limit: int) -> tuple[list[Claimed], float]:
-        """Claim; returns the jobs, and when they were asked for.
+    def _make_actor(self, attempt: int) -> Actor:
+        return Actor(Role.OWNER, self.worker.name, attempt)
+
+    async def _claim(self, limit: int) -> tuple[list[Claimed], ClaimRequest, float]:
+        """Claim; returns the jobs, the request that brought them, and when that was sent.
 
         While it is unknown whether a request worked it is repeated; not for long, though: its
         leases run, and what it may have brought is released by the ownership check.
@@ -108,10 +107,10 @@ class Claimer(Struct, kw_only=True, eq=False):
         while True:
             reach("claim.sending")
             try:
-                return await self.store.claim(request), asked_at
+                return await self.store.claim(request), request, asked_at
             except LeaseConflictError:
                 self.meters.conflict()
-                return [], asked_at
+                return [], request, asked_at
             except StoreReplaced:
                 # No further try can succeed: only a new process opens the right file.
                 raise
@@ -119,7 +118,7 @@ class Claimer(Struct, kw_only=True, eq=False):
                 self.meters.store_error(error.code)
                 log.warning("claim failed, will try again: %s", error)
             if await self.stop_request.wait(pause):
-                return [], asked_at
+                return [], request, asked_at
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             if lease_now() - asked_at > self.repeat_seconds:
                 request, asked_at = self._make_request(limit), lease_now()
@@ -135,7 +134,7 @@ class Claimer(Struct, kw_only=True, eq=False):
         )
 
     def _take_ownership(self, job: OwnedJob) -> None:
-        older = self.owned.by_id.get(job.claimed.job.id.int)
+        older = self.owned.by_id.get(job.claimed.id.int)
         if older is not None:
             self._let_go_of_older(older, job)
         self._add(job)
@@ -153,20 +152,14 @@ class Claimer(Struct, kw_only=True, eq=False):
 
     async def wait_for_work(self) -> None:
         """Wait for a notice of work, for the poll's time, or until the worker stops."""
-        loop = asyncio.get_running_loop()
         limit_seconds = self.poll_seconds * (1 + jitter() / 4)
-        notice = loop.create_task(
-            self.store.wake_up(self.worker.queues, limit_seconds=limit_seconds)
-        )
-        stopping = loop.create_task(self.stop_request.requested.wait())
         try:
-            await asyncio.wait([notice, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if notice.done() and notice.exception() is not None:
-                log.warning("no notifications from the store: %s", notice.exception())
-                await self.stop_request.wait(self.poll_seconds)
-        finally:
-            notice.cancel()
-            stopping.cancel()
+            # Not by a task for each of the two: that costs turns of the loop before the claim.
+            async with self.stop_request.cutting_short():
+                await self.store.wake_up(self.worker.queues, limit_seconds=limit_seconds)
+        except Exception as error:  # noqa: BLE001  without notices, the poll finds the work
+            log.warning("no notifications from the store: %s", error)
+            await self.stop_request.wait(self.poll_seconds)
 
     async def release_surplus(self, every_seconds: float) -> None:
         """Release, from time to time, what waits behind jobs that turned out long.
@@ -179,6 +172,6 @@ class Claimer(Struct, kw_only=True, eq=False):
             await asyncio.sleep(every_seconds)
             surplus = len(waiting) - self.prefetch.allowance(self._oldest_seconds())
             last = list(waiting)[len(waiting) - max(surplus, 0) :]
-            for job in [job for job in last if not release_costs(job.record)]:
+            for job in [job for job in last if not release_costs(job.like)]:
                 waiting.remove(job)
                 self.commands.post(job, c.Release(actor=job.actor, reason="waited for a free slot"))

@@ -11,7 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -22,6 +25,7 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import decide
 from holdfast.lifecycle.lease import is_owner
 from holdfast.lifecycle.linked import with_correlation
+from holdfast.lifecycle.plan import PlannedEnd, end_by_plan, is_plain_success
 from holdfast.lifecycle.rebase import REBASES
 from holdfast.lifecycle.record import Change, Draft, Job, LoggedEvent, Refusal, Unchanged
 from holdfast.lifecycle.states import OWNED
@@ -38,10 +42,15 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 5.0
+GATHER_SECONDS = 0.04
+"""How long a batch may grow: as long as two thousand handlers take that do nothing. What has ended
+is run again if the worker dies before it is written."""
 LOCK_SECONDS = 2.0
 """How long to wait for one job's lock while others' commands wait behind it."""
 LOCKED_PAUSE_SECONDS = 0.5
 """How long to leave a job alone whose row another transaction keeps locked."""
+
+PlannedJob: TypeAlias = tuple[OwnedJob, PlannedEnd]
 
 _DURING_A_RUN = frozenset({c.Start, c.Step, c.Progress, c.Heartbeat, c.Wait})
 """What a running handler may ask for; every other command ends its attempt."""
@@ -92,10 +101,25 @@ class Committer(Struct, kw_only=True, eq=False):
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
+    async def _gather(self) -> None:
+        """Let a batch grow as long as each turn of the event loop adds to it.
+
+        Handlers that end in one turn follow each other, and a commit of some of them costs nearly
+        as much as one of all. Where they wait, or there are no more, it leaves after one turn;
+        where they compute, after a while.
+        """
+        before, ends_at = 0, time.monotonic() + GATHER_SECONDS
+        while before < len(self.commands.jobs) < self.commands.batch:
+            before = len(self.commands.jobs)
+            await asyncio.sleep(0)
+            if time.monotonic() > ends_at:
+                return
+
     async def _commit_one_batch(self) -> bool:
         """Commit one batch; false where the store could not, and all of it still waits."""
         self._under_way += 1
         try:
+            await self._gather()
             return await self._commit(self.commands.take())
         finally:
             self._commit_ended()
@@ -110,7 +134,17 @@ class Committer(Struct, kw_only=True, eq=False):
             if job.outbox.unsure_since is not None and job.outbox.asked:
                 await self._settle_unsure(job)
         sent_at, now = lease_now(), time.monotonic()
-        sent = [job for job in batch if self._decide(job, now)]
+        planned, others = self._plan_ends(batch, now)
+        sent = [job for job in others if self._decide(job, now)]
+        if not planned:
+            return await self._commit_decided(sent, sent_at)
+        if not sent:
+            return await self._commit_planned(planned)
+        both = self._commit_planned(planned), self._commit_decided(sent, sent_at)
+        return all(await asyncio.gather(*both))
+
+    async def _commit_decided(self, sent: list[OwnedJob], sent_at: float) -> bool:
+        """Commit what was decided for each of these jobs."""
         contended = [job for job in sent if job.outbox.rebases > REBASES]
         if contended:
             sent = [job for job in sent if job.outbox.rebases <= REBASES]
@@ -138,6 +172,54 @@ class Committer(Struct, kw_only=True, eq=False):
             at += size
             self._apply_outcome(job, outcomes[at], sent_at)
         return True
+
+    # Plain ends, by plan.
+
+    def _plan_ends(
+        self, batch: list[OwnedJob], now: float
+    ) -> tuple[list[PlannedJob], list[OwnedJob]]:
+        """Pick the jobs whose plain start and success leave together; also return the others."""
+        planned: list[PlannedJob] = []
+        others: list[OwnedJob] = []
+        for job in batch:
+            end = _plan_end(job, now)
+            if end is None:
+                others.append(job)
+            else:
+                job.outbox.listed, job.outbox.in_flight = False, len(job.outbox.commands)
+                planned.append((job, end))
+        return planned, others
+
+    async def _commit_planned(self, planned: list[PlannedJob]) -> bool:
+        """Commit planned ends; what the store did not write is decided job by job."""
+        reach("commit.sending")
+        try:
+            outcome = await self.store.commit_planned([end for _, end in planned])
+        except HoldfastError as error:
+            self._failed(error)
+            self._put_back([job for job, _ in planned], unsure=True)
+            return False
+        reach("commit.answered")
+        self._succeeded()
+        if outcome.missed:
+            missed = frozenset(outcome.missed)
+            self._put_back([job for job, end in planned if end.id in missed], unsure=True)
+            planned = [one for one in planned if one[1].id not in missed]
+        if planned:
+            self.meters.committed(len(planned))
+        ended = [one for one in planned if not one[0].gone]
+        for job, end in ended:
+            job.end_planned(end, outcome.now)
+        self._count_planned(ended)
+        self.owned.end_all(job for job, _ in ended)
+        return True
+
+    def _count_planned(self, ended: list[PlannedJob]) -> None:
+        groups = Counter(id(job.claimed.group) for job, _ in ended)
+        by_id = {id(job.claimed.group): (job.claimed.group.like, end.plan) for job, end in ended}
+        for number, (like, plan) in by_id.items():
+            written = plan.start.event.type, plan.success.event.type
+            self.meters.written(like.task, like.queue, *written, times=groups[number])
 
     # Deciding what leaves.
 
@@ -300,7 +382,9 @@ class Committer(Struct, kw_only=True, eq=False):
             outbox = job.outbox
             outbox.in_flight = 0
             if unsure and outbox.unsure_since is None:
-                outbox.unsure_since = outbox.changes[0].record.rev
+                # What was planned was planned on the claim's record.
+                decided_on = outbox.changes[0].record if outbox.changes else job.claimed.group.like
+                outbox.unsure_since = decided_on.rev
         self.commands.put_first(jobs)
 
     def _send_later(self, job: OwnedJob) -> None:
@@ -397,11 +481,36 @@ def _decide_in_order(
 
 def _make_start(job: OwnedJob, now: float) -> c.Start:
     """Make the command for a start, when it really was; `now` is by the monotonic clock."""
-    ago = int((now - job.started_at) * 1e6)
-    # A start that waited long for its commit is dated at worst later than it was: else its lease
-    # would be over before it is written.
-    ago = min(ago, job.record.policy.running_lease // 2)
-    return c.Start(actor=job.actor, ago=ago, network=job.network)
+    return c.Start(actor=job.actor, ago=_measure_start(job, now), network=job.network)
+
+
+def _measure_start(job: OwnedJob, now: float) -> int:
+    """Return how many microseconds ago a job was started.
+
+    A start that waited long for its commit is dated at worst later than it was: else its lease
+    would be over before it is written.
+    """
+    return min(int((now - job.started_at) * 1e6), job.like.policy.running_lease // 2)
+
+
+def _plan_end(job: OwnedJob, now: float) -> PlannedEnd | None:
+    """Return the planned end of a job that was started and has succeeded, and no more than that.
+
+    None where `decide` has to be asked: a record is known that is not the claim's, a write may have
+    landed, a caller waits for an answer, or the result cannot be kept.
+    """
+    outbox, commands = job.outbox, job.outbox.commands
+    if len(commands) != 2 or commands[0] is not START or not is_plain_success(commands[1]):
+        return None
+    if job.known is not None or job.gone or outbox.unsure_since is not None or outbox.asked:
+        return None
+    claimed, plan = job.claimed, job.claimed.group.plan
+    if plan is None:
+        return None
+    ago, floor = _measure_start(job, now), claimed.updated_at
+    with suppress(BadData):
+        return end_by_plan(plan, claimed.id, commands[1].body, ago=ago, floor=floor)
+    return None
 
 
 def _holds_already(job: OwnedJob, current: Job) -> bool:

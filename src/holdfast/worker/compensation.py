@@ -17,7 +17,7 @@ from holdfast.lifecycle.payload import Body
 from holdfast.lifecycle.record import Actor, Created, Job, LoggedEvent
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.lifecycle.states import Role
-from holdfast.ports.models import Claimed
+from holdfast.ports.models import Claimed, claimed_as
 from holdfast.ports.store import Store
 from holdfast.queries.history import read_all_events
 from holdfast.queries.succession import read_recorded_line
@@ -42,11 +42,11 @@ async def add_story(store: Store, claimed: Claimed, steps: frozenset[str] | None
         arguments=msgspec.Raw(first.body),
         steps=[done for done in _list_completed(events, steps) if done.undone_as not in before],
     )
-    return Claimed(
-        job=replace(claimed.job, parent_id=undone.id),
-        created=_as_submitted(claimed.created, made),
-        body=Body(msgspec.json.encode(story)),
-        correlation_id=first.correlation_id,
+    return claimed_as(
+        replace(claimed.job, parent_id=undone.id),
+        _as_submitted(claimed.created, made),
+        Body(msgspec.json.encode(story)),
+        first.correlation_id,
     )
 
 

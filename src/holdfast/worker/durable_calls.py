@@ -15,10 +15,19 @@ from holdfast.flow.submit import decide_child
 from holdfast.ids import mint_request
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.payload import BODY_LIMIT, check_body, encode_body
-from holdfast.lifecycle.record import RECHECKS, Created, Job, JobId, NewJob, Refusal
+from holdfast.lifecycle.record import (
+    RECHECKS,
+    Created,
+    Job,
+    JobId,
+    LoggedEvent,
+    NewJob,
+    Refusal,
+)
 from holdfast.lifecycle.retry import recheck_delay
 from holdfast.lifecycle.signals import oldest_signal
 from holdfast.lifecycle.times import After, Time, seconds
+from holdfast.operations.batches import BATCH_BYTES, Batcher
 from holdfast.operations.store_cache import KnownTerms
 from holdfast.ports.store import Store
 from holdfast.queries.outcomes import Outcome, read_outcome
@@ -57,6 +66,12 @@ TRIES = 20
 """How often a wait is decided that races with signals; between two, one was sent or consumed."""
 
 
+SHORT_HISTORY = 100
+"""The revision up to which the events of several jobs are read by one statement."""
+HISTORIES = 50
+"""Jobs whose events one statement reads: each may have many with large bodies."""
+
+
 class DurableCalls:
     """Answers the durable calls of all attempts of a worker."""
 
@@ -65,6 +80,10 @@ class DurableCalls:
         self._meters = meters
         self._commands = commands
         self._terms = KnownTerms(store)
+        # As if each had this many bytes: so some tens of them are read together, not hundreds.
+        self._histories: Batcher[JobId, list[LoggedEvent]] = Batcher(
+            self._read_histories, size=lambda _: BATCH_BYTES // HISTORIES, name=str
+        )
 
     async def answer(
         self, owned: OwnedJob, request: Request, send: Callable[[Reply], None]
@@ -122,7 +141,16 @@ class DurableCalls:
         # It runs for the first time: nothing is recorded. An adopted run is older than its worker.
         if claimed.job.attempt <= 1 and claimed.created.resumes is None and not owned.adopted:
             return []
-        return await recorded_entries(self._store, claimed.job.id, claimed.created)
+        id_, created = claimed.id, claimed.created
+        if owned.record.rev > SHORT_HISTORY or owned.adopted:
+            return await recorded_entries(self._store, id_, created)
+        # Only the owner records, and its record shows how far. Jobs that wake together are read
+        # together.
+        [history] = await self._histories.send([id_])
+        return await recorded_entries(self._store, id_, created, history)
+
+    async def _read_histories(self, ids: Sequence[JobId]) -> list[list[LoggedEvent]]:
+        return await self._store.histories(ids, last=SHORT_HISTORY)
 
     async def _write(
         self, owned: OwnedJob, name: str, use: int, body: bytes | None, *, failed: bool = False
@@ -274,7 +302,7 @@ class DurableCalls:
         Its payload is read first: once it is consumed, it is not asked for again.
         """
         if owned.record.unread_signals:
-            [job] = await self._store.get([owned.claimed.job.id])
+            [job] = await self._store.get([owned.claimed.id])
             if job is not None:
                 owned.learn(job)
         pending = next((one for one in owned.record.signals if one.name in signals), None)
@@ -294,7 +322,7 @@ class DurableCalls:
 
     async def _read_payload(self, owned: OwnedJob, rev: int) -> Reply:
         """Return the reply with the payload of the signal."""
-        events = await self._store.events(owned.claimed.job.id, after=rev - 1, limit=1)
+        events = await self._store.events(owned.claimed.id, after=rev - 1, limit=1)
         if not events:
             return Signalled(b"null")
         return Signalled(events[0].body or b"null", events[0].facts.signal)

@@ -23,23 +23,20 @@ from holdfast.flow.claim import make_terms_correction, release_unserved
 from holdfast.flow.finish import end_after_shutdown, end_after_stop
 from holdfast.ids import mint_request
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.states import Link
+from holdfast.ports.models import ClaimGroup
 from holdfast.ports.runner import AnySurvivingRunner, BoxedRunnable
 from holdfast.tasks.context import TRACEPARENT
 from holdfast.telemetry import Meters
-from holdfast.telemetry.tracing import UNTRACED, Span, is_traced, run_span
+from holdfast.telemetry.tracing import UNTRACED, Span, run_span
 from holdfast.worker.durable_calls import DurableCalls
 from holdfast.worker.failures import Failures
 from holdfast.worker.outbox import START, CommitQueue
 from holdfast.worker.owned_job import OwnedJob, OwnedJobs, lease_now
 from holdfast.worker.prefetch import Prefetch
-from holdfast.worker.run import HandlerCalls, Run
+from holdfast.worker.run import HandlerCalls, Run, RunTerms, make_run_terms
 from holdfast.worker.runner_table import RunnerTable
 from holdfast.worker.stop import Stopper
 from holdfast.worker.stop_request import StopRequest
-
-# Named once: reading a member off an enum's class costs as much as a call (Python 3.11).
-_COMPENSATION = Link.COMPENSATION
 
 
 class Executor(Struct, kw_only=True, eq=False):
@@ -76,7 +73,7 @@ class Executor(Struct, kw_only=True, eq=False):
         """Start a job; post what is to be written instead where it must not run here and now."""
         if job.proven_until <= lease_now():
             self.stopper.lose(job, "its lease was over before it could be started")
-        elif job.record.cancel_requested is not None:
+        elif job.like.cancel_requested is not None:
             self.commands.post(job, c.Cancel(actor=job.actor))
         elif self.stop_request.requested.is_set():
             self._end_at_shutdown(job, started=False)
@@ -85,16 +82,24 @@ class Executor(Struct, kw_only=True, eq=False):
 
     def start(self, job: OwnedJob) -> None:
         """Start a job here and now; one that this worker has no runner for is released."""
-        found = self.runners.find(job.record)
-        if found is None:
+        terms = self._find_terms(job.claimed.group)
+        if terms is None:
             self.commands.post(job, release_unserved(job.record, job.actor))
             return
-        runner, runnable = found
-        run = job.run = Run(job, runner, runnable, self.handler_calls, job.claimed)
+        run = job.run = Run(job, terms, self.handler_calls, job.claimed)
         self.owned.running.add(job)
         if job.takes_room:
             self.owned.in_room.add(job)
         run.task = self.loop.create_task(self._run(run), context=self.variables.copy())
+
+    def _find_terms(self, group: ClaimGroup) -> RunTerms | None:
+        """Return how jobs that were claimed alike are run: found once for all of them."""
+        terms: RunTerms | None = group.run_terms
+        if terms is None:
+            found = self.runners.find(group.like)
+            if found is not None:
+                terms = group.run_terms = make_run_terms(group, *found, self.meters)
+        return terms
 
     async def _run(self, run: Run) -> None:
         """Run one attempt to its end."""
@@ -111,14 +116,14 @@ class Executor(Struct, kw_only=True, eq=False):
 
     async def _run_attempt(self, run: Run) -> c.Command | None:
         """Check, bind, start, run and collect; returns the command that ends the attempt."""
-        job, runner = run.job, run.runner
-        if job.record.policy != run.runnable.policy:
+        job = run.job
+        if run.terms.differ:
             await self._correct_terms(run)
-        undoes = job.record.link_kind is _COMPENSATION
-        if undoes:
+        terms, runner = run.terms, run.runner
+        if terms.undoes:
             await self.durable_calls.load_story(job, run.runnable.compensated_steps)
         now = time.monotonic()
-        run.claimed, run.ends_at = job.claimed, _find_time_limit(job, now)
+        run.claimed, run.ends_at = job.claimed, _find_time_limit(run, now)
         call = run.call = runner.bind(run.runnable, run)
         reach("attempt.bound")
         if job.adopted:
@@ -127,7 +132,7 @@ class Executor(Struct, kw_only=True, eq=False):
         if preparing is not None:
             now = await self._prepare(run, preparing)
         self._post_start(run, now)
-        if not (job.record.policy.idempotent and job.record.failures == 0):
+        if terms.awaits_start:
             # What must not run twice, or has failed before, acts only once its start is durable.
             await job.outbox.emptied()
             if job.gone:
@@ -135,14 +140,14 @@ class Executor(Struct, kw_only=True, eq=False):
             # The commit may have shown a request that came before the start.
             self.stopper.heed(job)
         reach("handler.entering")
-        with _open_span(job):
+        with _open_span(run) if terms.traced else UNTRACED:
             value = await runner.run(call)
         reach("handler.returned")
         if job.gone:
             return None
         if run.stop_reason in ("timeout", "deadline") and not runner.observes_exits:
             return self._choose_end(run, None)
-        if undoes:
+        if terms.undoes:
             await self.durable_calls.note_compensated(job)
         return runner.collect(call, value, job.actor)
 
@@ -156,7 +161,7 @@ class Executor(Struct, kw_only=True, eq=False):
             self.stopper.watch(run.ends_at)
         await preparing
         now = time.monotonic()
-        run.ends_at = _find_time_limit(run.job, now)
+        run.ends_at = _find_time_limit(run, now)
         return now
 
     async def _resume(self, run: Run) -> c.Command | None:
@@ -168,7 +173,7 @@ class Executor(Struct, kw_only=True, eq=False):
             self.stopper.watch(run.ends_at)
         if job.record.cancel_requested is not None:
             self.stopper.heed(job)
-        with _open_span(job):
+        with _open_span(run) if run.terms.traced else UNTRACED:
             value = await runner.resume(run.call)
         return None if job.gone else runner.collect(run.call, value, job.actor)
 
@@ -198,7 +203,8 @@ class Executor(Struct, kw_only=True, eq=False):
         refusal = await self.commands.ask(job, command)
         if refusal is not None:
             raise ValidationError(f"its terms could not be corrected: {refusal.message}")
-        job.claimed = replace(job.claimed, job=replace(job.claimed.job, policy=command.policy))
+        job.claimed = job.claimed.with_record(replace(job.claimed.job, policy=command.policy))
+        run.terms = make_run_terms(job.claimed.group, run.runner, run.runnable, self.meters)
 
     def _post_start(self, run: Run, now: float) -> None:
         run.job.started_at = now
@@ -239,9 +245,9 @@ class Executor(Struct, kw_only=True, eq=False):
             ran = time.monotonic() - job.started_at
             if not job.takes_room:
                 self.prefetch.measured(ran)
-            record = job.claimed.job
-            waited = (record.updated_at - (record.run_at or record.updated_at)) / 1e6
-            self.meters.ran(record.task, record.queue, waited, ran)
+            claimed = job.claimed
+            waited = (claimed.updated_at - (claimed.run_at or claimed.updated_at)) / 1e6
+            run.terms.counts.ran(waited, ran)
         if run.unkillable:
             self.meters.unkillable -= 1
 
@@ -270,13 +276,12 @@ class Executor(Struct, kw_only=True, eq=False):
         self.failures.ended(job, command, None)
 
 
-def _find_time_limit(job: OwnedJob, now: float) -> float | None:
+def _find_time_limit(run: Run, now: float) -> float | None:
     """Return when the time of an attempt that starts now is up, by the monotonic clock."""
-    timeout, deadline_at = job.record.policy.timeout, job.deadline_at
+    timeout, deadline_at = run.terms.timeout_seconds, run.job.deadline_at
     if timeout is None:
         return deadline_at
-    ends_at = now + timeout / 1e6
-    return ends_at if deadline_at is None else min(ends_at, deadline_at)
+    return now + timeout if deadline_at is None else min(now + timeout, deadline_at)
 
 
 def _find_time_left(job: OwnedJob) -> float | None:
@@ -292,10 +297,8 @@ def _find_time_left(job: OwnedJob) -> float | None:
     return ends_at if job.deadline_at is None else min(ends_at, job.deadline_at)
 
 
-def _open_span(job: OwnedJob) -> Span:
+def _open_span(run: Run) -> Span:
     """Make the handler's span a child of the one in which its job was submitted."""
-    traceparent = job.claimed.created.env.get(TRACEPARENT)
-    if not is_traced(traceparent):
-        return UNTRACED
-    record = job.claimed.job
+    claimed = run.job.claimed
+    record, traceparent = claimed.job, claimed.created.env.get(TRACEPARENT)
     return run_span(record.task, traceparent, record.public_id, record.attempt, queue=record.queue)

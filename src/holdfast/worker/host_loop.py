@@ -25,7 +25,7 @@ from holdfast.lifecycle.states import Role
 from holdfast.lifecycle.times import SECOND
 from holdfast.ports.box import BoxLabel
 from holdfast.ports.host import AttemptFiles, Host
-from holdfast.ports.models import Claimed, Clock
+from holdfast.ports.models import Claimed, Clock, claimed_as
 from holdfast.ports.store import Store
 from holdfast.queries.unneeded_files import is_unneeded
 from holdfast.worker.executor import Executor
@@ -103,7 +103,7 @@ class HostLoop(Struct, kw_only=True, eq=False):
         """
         if self.owned.claiming:
             return []
-        known = {job.claimed.job.id for job in self.owned.running}
+        known = {job.claimed.id for job in self.owned.running}
         return [
             job
             for job in await self.store.owned(self.worker)
@@ -172,15 +172,13 @@ class HostLoop(Struct, kw_only=True, eq=False):
         if isinstance(command, Lose):
             log.warning("job %s is lost: %s", job.public_id, command.error_code)
         else:
-            self._take_over(replace(claim, job=recovered), asked_at)
+            self._take_over(claim.with_record(recovered), asked_at)
         return True
 
     async def _read_claim(self, job: Job) -> Claimed:
         [first] = await self.store.events(job.id, limit=1)
         assert first.created is not None
-        return Claimed(
-            job=job, created=first.created, body=first.body, correlation_id=first.correlation_id
-        )
+        return claimed_as(job, first.created, first.body, first.correlation_id)
 
     async def _choose(self, claim: Claimed, clock: Clock) -> Adopt | Lose:
         job, actor = claim.job, Actor(Role.HOST, self.worker)
@@ -202,7 +200,7 @@ class HostLoop(Struct, kw_only=True, eq=False):
     async def _remove_ended(self) -> None:
         """Remove boxes whose jobs' ends are written, beside everything else."""
         busy = {
-            (job.claimed.job.id, job.claimed.job.attempt)
+            (job.claimed.id, job.actor.attempt)
             for job in (*self.owned.by_id.values(), *self.owned.in_room)
         }
         ended = [one for one in self.host.made() if one not in busy and one not in self._removing]

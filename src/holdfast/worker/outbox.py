@@ -19,7 +19,7 @@ from holdfast.lifecycle.states import Role
 if TYPE_CHECKING:
     from holdfast.worker.owned_job import OwnedJob
 
-BATCH = 500
+BATCH = 2000
 """Jobs whose commands one commit carries at most."""
 
 START = c.Start(actor=Actor(Role.OWNER, "the owner"))

@@ -10,6 +10,9 @@ import asyncio
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -17,6 +20,7 @@ from msgspec import Struct, field
 from holdfast.crash_points import reach
 from holdfast.lifecycle.family import KIN, awaits_children
 from holdfast.lifecycle.lease import is_owner, renewal, shortest_grant
+from holdfast.lifecycle.plan import PlannedEnd, record_after
 from holdfast.lifecycle.record import Actor, Job
 from holdfast.ports.models import Claimed
 from holdfast.worker.outbox import Outbox
@@ -40,6 +44,14 @@ def lease_now() -> float:
     return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
 
+class ClaimedBatch(Struct, eq=False, gc=False):
+    """The jobs of one claim, as long as their ends are not written."""
+
+    request_id: str
+    jobs: int
+    left: int
+
+
 class OwnedJob(Struct, eq=False, gc=False):
     """One claimed job. Belongs to the worker's event loop, except `learn` and `prove`.
 
@@ -48,7 +60,6 @@ class OwnedJob(Struct, eq=False, gc=False):
     """
 
     claimed: Claimed
-    record: Job
     actor: Actor
     claimed_at: float
     """When the claim was answered, by the monotonic clock."""
@@ -57,6 +68,12 @@ class OwnedJob(Struct, eq=False, gc=False):
     proven_rev: int
     deadline_at: float | None
     """The job's deadline by the monotonic clock."""
+    batch: ClaimedBatch | None = None
+    """The claim that brought it; None where it was taken over."""
+    known: Job | None = None
+    """The record as last confirmed, if it is another than the claim's."""
+    ended: tuple[PlannedEnd, int] | None = None
+    """Its end and when that was written, if it was planned: the record is made when asked for."""
     outbox: Outbox = field(default_factory=Outbox)
     run: Run | None = None
     """Its attempt, while that runs."""
@@ -72,25 +89,46 @@ class OwnedJob(Struct, eq=False, gc=False):
     """The network that its box gets, if any."""
 
     @property
+    def record(self) -> Job:
+        """The record as last confirmed; made when it is asked for."""
+        if self.known is None and self.ended is not None:
+            end, now = self.ended
+            self.learn(record_after(end, self.claimed.job, now))
+        return self.known or self.claimed.job
+
+    @property
+    def like(self) -> Job:
+        """The same, but perhaps for its id and its times: always at hand."""
+        return self.known or self.claimed.group.like
+
+    @property
     def lease_seconds(self) -> float:
         """How long the lease is that a renewal would grant now."""
-        return renewal(self.record) / 1e6
+        return renewal(self.like) / 1e6
 
     @property
     def shortest_lease_seconds(self) -> float:
         """How long the shorter of its two leases is: a start may cut a claim's short any time."""
-        return shortest_grant(self.record.policy) / 1e6
+        return shortest_grant(self.like.policy) / 1e6
 
     @property
     def mine(self) -> bool:
         """Whether the record, as last seen, is still owned by this attempt."""
-        return self.record.owned and is_owner(self.record, self.actor)
+        like = self.like
+        return like.owned and is_owner(like, self.actor)
 
     def learn(self, record: Job) -> None:
         """Take note of a record, unless a newer one is known. From any thread."""
         with _LOCK:
-            if record.rev > self.record.rev:
-                self.record = record
+            if record.rev > self.like.rev:
+                self.known = record
+
+    def end_planned(self, end: PlannedEnd, now: int) -> None:
+        """Take note that the planned end was written at `now`, by the store's clock."""
+        self.ended = end, now
+        self.outbox.strike(self.outbox.in_flight)
+        # What was posted meanwhile came after the attempt had ended.
+        self.outbox.drop()
 
     def prove(self, until: float, rev: int) -> None:
         """Take note of the lease that a revision granted. From any thread.
@@ -104,17 +142,36 @@ class OwnedJob(Struct, eq=False, gc=False):
 
 def own(claimed: Claimed, actor: Actor, asked_at: float) -> OwnedJob:
     """Own a job claimed by a request that was sent at `asked_at`, by the clock of leases."""
-    record, now = claimed.job, time.monotonic()
-    return OwnedJob(
-        claimed,
-        record,
-        actor,
-        now,
+    return own_all([claimed], lambda _: actor, asked_at)[0]
+
+
+def own_all(
+    claimed: Sequence[Claimed],
+    actor_of: Callable[[int], Actor],
+    asked_at: float,
+    request_id: str | None = None,
+) -> list[OwnedJob]:
+    """Own the jobs of one claim; `actor_of` returns who acts in an attempt of this number."""
+    batch = None if request_id is None else ClaimedBatch(request_id, len(claimed), len(claimed))
+    now = time.monotonic()
+    owned: list[OwnedJob] = []
+    for group, alike in groupby(claimed, key=attrgetter("group")):
+        like = group.like
+        actor, rev = actor_of(like.attempt), like.rev
         # From when the request was sent: a slow reply must not stretch the lease.
-        asked_at + record.policy.lease / 1e6,
-        record.rev,
-        _deadline(record, now),
-    )
+        until = asked_at + like.policy.lease / 1e6
+        owned += [
+            OwnedJob(one, actor, now, until, rev, _deadline(one, now), batch) for one in alike
+        ]
+    return owned
+
+
+def _deadline(claimed: Claimed, answered_at: float) -> float | None:
+    # The claim was written at `updated_at` by the store's clock, before it was answered: counted
+    # from then, a job is never ended early, however long the claim took.
+    if claimed.deadline_at is None:
+        return None
+    return answered_at + (claimed.deadline_at - claimed.updated_at) / 1e6
 
 
 def own_adopted(claimed: Claimed, actor: Actor, asked_at: float) -> OwnedJob:
@@ -123,14 +180,6 @@ def own_adopted(claimed: Claimed, actor: Actor, asked_at: float) -> OwnedJob:
     job.proven_until = asked_at + job.lease_seconds
     job.adopted = job.takes_room = True
     return job
-
-
-def _deadline(record: Job, answered_at: float) -> float | None:
-    # The claim was written at `updated_at` by the store's clock, before it was answered: counted
-    # from then, a job is never ended early, however long the claim took.
-    if record.deadline_at is None:
-        return None
-    return answered_at + (record.deadline_at - record.updated_at) / 1e6
 
 
 class OwnedJobs:
@@ -149,6 +198,9 @@ class OwnedJobs:
         """Ids of jobs whose attempts continue without this worker; they are still in its name."""
         self.claiming = 0
         """How many claims are under way, which may have brought jobs that are not here yet."""
+        self.ended_claims: dict[str, int] = {}
+        """Claims of which the ends of all jobs are written, with the number of these. A job that
+        was lost is not counted off: the store looks itself what became of such a claim."""
         self.changed = asyncio.Event()
         """Set when a slot or a job became free."""
         self.family_changed = asyncio.Event()
@@ -160,13 +212,13 @@ class OwnedJobs:
 
     def add(self, job: OwnedJob) -> None:
         """Take in a claimed job; it waits for a slot."""
-        self.by_id[job.claimed.job.id.int] = job
+        self.by_id[job.claimed.id.int] = job
         self.waiting.append(job)
 
     def forget(self, job: OwnedJob) -> None:
         """Let a job go: its end is written, or it is another owner's."""
         job.gone = True
-        number = job.claimed.job.id.int
+        number = job.claimed.id.int
         if self.by_id.get(number) is job:
             del self.by_id[number]
         reach("finish.acknowledged")
@@ -174,16 +226,37 @@ class OwnedJobs:
 
     def leave(self, job: OwnedJob) -> None:
         """Let a job go whose attempt continues: another worker of this host takes it over."""
-        self.left.add(job.claimed.job.id.int)
+        self.left.add(job.claimed.id.int)
         self.forget(job)
+
+    def end_all(self, jobs: Iterable[OwnedJob]) -> None:
+        """Let jobs go whose planned ends were committed: they concern no other job."""
+        by_id = self.by_id
+        for job in jobs:
+            job.gone = True
+            number = job.claimed.id.int
+            if by_id.get(number) is job:
+                del by_id[number]
+            self._count_off(job)
+            reach("finish.acknowledged")
+        self.changed.set()
 
     def end(self, job: OwnedJob) -> None:
         """Let a job go whose end, or whose wait, was committed."""
-        record = job.record
+        record = job.like
         if record.link_kind in KIN or (record.wait_for and awaits_children(record.wait_for)):
             # Sweeps would do it too: this only saves the parent their tick.
             self.family_changed.set()
+        self._count_off(job)
         self.forget(job)
+
+    def _count_off(self, job: OwnedJob) -> None:
+        """Take note that the end of a job is written: perhaps it was the last of its claim."""
+        batch = job.batch
+        if batch is not None:
+            batch.left -= 1
+            if not batch.left:
+                self.ended_claims[batch.request_id] = batch.jobs
 
     @property
     def slots_taken(self) -> int:

@@ -18,6 +18,7 @@ from holdfast.flow.command import perform
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.record import Actor, Job, JobId
 from holdfast.lifecycle.states import Role
+from holdfast.lifecycle.times import SECOND
 from holdfast.ports.models import Announcement
 from holdfast.ports.store import Store
 from holdfast.telemetry import Meters
@@ -84,30 +85,33 @@ class OwnershipCheck(Struct, kw_only=True, eq=False):
         if self._rounds % ANNOUNCE_EVERY == 0:
             await self.store.announce(self.announcement())
         asked_at = time.monotonic()
-        owned = await self.store.owned(self.worker)
-        await self._look_for_missing({job.id for job in owned}, asked_at)
+        # If the store does not answer, it looks at those claims by itself some time.
+        ended, self.owned.ended_claims = self.owned.ended_claims, {}
+        # Most short jobs end before the first look at them: a cancel of those has a tick more.
+        owned = await self.store.owned(
+            self.worker, ended=ended, older_than=int(self.tick_seconds * SECOND)
+        )
+        await self._look_for_missing({job.id for job in owned}, asked_at - self.tick_seconds)
         unknown = [job for job in owned if not self._recognise(job)]
         if self.owned.claiming:
             # They may be what the claim under way has brought.
             unknown = []
         else:
-            running = {job.claimed.job.id for job in self.owned.running}
+            running = {job.claimed.id for job in self.owned.running}
             unknown = [job for job in unknown if job.id not in running]
         self._strays = {job.id: self._strays.get(job.id, 0) + 1 for job in unknown}
         for job in unknown:
             if self._strays[job.id] >= SIGHTINGS:
                 await self._release(job)
 
-    async def _look_for_missing(self, owned: set[JobId], asked_at: float) -> None:
-        """Learn what became of jobs that are known here and no longer ours in the store."""
+    async def _look_for_missing(self, owned: set[JobId], before: float) -> None:
+        """Learn what became of jobs that were claimed before and are no longer ours."""
         missing = [
             job
             for job in self.owned.by_id.values()
-            if job.claimed.job.id not in owned
-            and job.claimed_at < asked_at
-            and not job.outbox.commands
+            if job.claimed.id not in owned and job.claimed_at < before and not job.outbox.commands
         ][:MISSING_LIMIT]
-        found = await self.store.get([job.claimed.job.id for job in missing]) if missing else []
+        found = await self.store.get([job.claimed.id for job in missing]) if missing else []
         for job, record in zip(missing, found, strict=True):
             if record is not None and not job.gone:
                 job.learn(record)

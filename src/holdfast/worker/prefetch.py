@@ -7,7 +7,7 @@ claims hundreds at a time.
 from __future__ import annotations
 
 SECONDS_AHEAD = 0.5
-MOST = 1000
+MOST = 6000
 WEIGHT = 0.05
 """The weight of the newest duration in the running mean, which covers about twenty jobs."""
 

@@ -90,7 +90,7 @@ class RoomClaimer(Claimer, kw_only=True, eq=False):
 
     def _add(self, job: OwnedJob) -> None:
         job.takes_room = True
-        self.owned.by_id[job.claimed.job.id.int] = job
+        self.owned.by_id[job.claimed.id.int] = job
         self._taken.append(job)
 
     def take(self) -> list[OwnedJob]:

@@ -12,9 +12,14 @@ from msgspec import Struct
 
 from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.payload import Body
-from holdfast.ports.models import HIGHEST_LEVEL, Claimed, LogEntry
+from holdfast.lifecycle.retry import is_compensation
+from holdfast.ports.models import HIGHEST_LEVEL, Claimed, ClaimGroup, LogEntry
 from holdfast.ports.runner import Runnable, Runner
+from holdfast.tasks.context import TRACEPARENT
 from holdfast.tasks.durable.protocol import Reply, Request
+from holdfast.telemetry import Meters
+from holdfast.telemetry.counters import TaskCounts
+from holdfast.telemetry.tracing import is_traced
 from holdfast.worker.durable_calls import DurableCalls
 from holdfast.worker.outbox import CommitQueue
 from holdfast.worker.owned_job import OwnedJob
@@ -22,12 +27,45 @@ from holdfast.worker.owned_job import OwnedJob
 StopReason: TypeAlias = Literal["cancel", "timeout", "deadline", "shutdown", "lease_lost"]
 
 
+class RunTerms(Struct, frozen=True, eq=False):
+    """How jobs that were claimed alike are run: worked out once for all of them."""
+
+    runner: Runner[Any, Any]
+    runnable: Runnable
+    differ: bool
+    """The terms of the jobs are not those of their task, and may have to be corrected."""
+    undoes: bool
+    """They are compensations."""
+    awaits_start: bool
+    """Their handlers act only once their start is durable."""
+    timeout_seconds: float | None
+    traced: bool
+    counts: TaskCounts
+
+
+def make_run_terms(
+    group: ClaimGroup, runner: Runner[Any, Any], runnable: Runnable, meters: Meters
+) -> RunTerms:
+    """Work out how the jobs of a group are run."""
+    like, policy = group.like, group.like.policy
+    traceparent = group.created.env.get(TRACEPARENT)
+    return RunTerms(
+        runner,
+        runnable,
+        differ=policy != runnable.policy,
+        undoes=is_compensation(like),
+        awaits_start=not (policy.idempotent and like.failures == 0),
+        timeout_seconds=None if policy.timeout is None else policy.timeout / 1e6,
+        traced=is_traced(traceparent),
+        counts=meters.lane(like.task, like.queue),
+    )
+
+
 class Run(Struct, eq=False, gc=False):
     """An attempt: the executor's notes on it, and the `Attempt` that its runner is given."""
 
     job: OwnedJob
-    runner: Runner[Any, Any]
-    runnable: Runnable
+    terms: RunTerms
     calls: HandlerCalls
     claimed: Claimed
     """The job as its runner sees it."""
@@ -41,6 +79,16 @@ class Run(Struct, eq=False, gc=False):
     stop_reason: StopReason | None = None
     killed_at: float = 0.0
     unkillable: bool = False
+
+    @property
+    def runner(self) -> Runner[Any, Any]:
+        """What runs it."""
+        return self.terms.runner
+
+    @property
+    def runnable(self) -> Runnable:
+        """What its job names."""
+        return self.terms.runnable
 
     def progress(self, body: Body) -> None:
         """Record how far the job is."""

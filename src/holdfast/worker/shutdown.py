@@ -54,7 +54,7 @@ class Shutdown(Struct, kw_only=True, eq=False):
         # What it may have claimed is found by its owner's name, or when the lease has passed.
         self.claiming.cancel()
         for job in list(running):
-            if job.run is not None and job.claimed.job.id.int not in pipeline.owned.left:
+            if job.run is not None and job.claimed.id.int not in pipeline.owned.left:
                 pipeline.stopper.stop(job.run, "shutdown")
         await self._wait_until(lambda: not running, KILL_LIMIT_SECONDS)
         for job in running:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from math import inf
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ class StopRequest:
         """What ended the worker, if anything but `stop` did."""
         self._grace = grace_seconds
         self._grace_ends_at = inf
+        self._cut_short: set[asyncio.Timeout] = set()
 
     def is_set(self) -> bool:
         """Return whether the worker is to stop."""
@@ -46,13 +48,37 @@ class StopRequest:
         self._grace_ends_at = min(self._grace_ends_at, at)
         self.requested.set()
         self._changed.set()
+        for wait in self._cut_short:
+            _end(wait)
 
     def left(self, seconds: float) -> float:
         """Return how long the grace and this many seconds more last; `hurry` cuts it short."""
         return self._grace_ends_at + seconds - time.monotonic()
+
+    @asynccontextmanager
+    async def cutting_short(self) -> AsyncGenerator[None]:
+        """End the block, without an error, as soon as the worker is to stop."""
+        wait = asyncio.timeout(None)
+        try:
+            async with wait:
+                self._cut_short.add(wait)
+                if self.is_set():
+                    _end(wait)
+                yield
+        except TimeoutError:
+            if not wait.expired():
+                raise
+        finally:
+            self._cut_short.discard(wait)
 
     async def wait(self, seconds: float) -> bool:
         """Wait a while; returns whether the worker is to stop."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.requested.wait(), seconds)
         return self.is_set()
+
+
+def _end(wait: asyncio.Timeout) -> None:
+    # One that is ending already cannot be rescheduled: asked to stop twice, a worker stops.
+    if not wait.expired():
+        wait.reschedule(asyncio.get_running_loop().time())

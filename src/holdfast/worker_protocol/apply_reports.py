@@ -38,7 +38,7 @@ from holdfast.lifecycle.record import (
 from holdfast.lifecycle.retry import is_compensation
 from holdfast.lifecycle.states import BEATS, EventType, Role
 from holdfast.lifecycle.transitions import OWNER_LEAVES
-from holdfast.ports.models import Claimed, Committed, Lost, Outcome
+from holdfast.ports.models import Claimed, Committed, Lost, Outcome, claimed_as
 from holdfast.ports.store import Store
 from holdfast.worker.compensation import add_story, note_compensated
 from holdfast.worker_protocol.report_commands import (
@@ -133,12 +133,7 @@ class _AttemptReports:
         first = self.first
         if first is None or first.created is None:
             return None
-        return Claimed(
-            job=self.job,
-            created=first.created,
-            body=first.body,
-            correlation_id=first.correlation_id,
-        )
+        return claimed_as(self.job, first.created, first.body, first.correlation_id)
 
     def find_written(self, report: Report) -> LoggedEvent | None:
         if not (self.looked_back or isinstance(report, ADDS_RECORD)):

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import msgspec
 from msgspec import Raw, Struct
-from msgspec.structs import replace
 
 from holdfast.durations import Instant, instant
 from holdfast.errors import LeaseConflictError, NoSuchJob, PermanentError, Refused
@@ -157,7 +156,7 @@ async def _correct_terms(store: Store, claimed: Claimed, terms: TaskTerms) -> Cl
     command = make_terms_correction(job, claimed.created, actor, terms.policy)
     if command is None:
         return claimed
-    return replace(claimed, job=await perform(store, job.id, command))
+    return claimed.with_record(await perform(store, job.id, command))
 
 
 async def _end_unrunnable(store: Store, claimed: Claimed, error: PermanentError) -> None:

@@ -5,6 +5,7 @@ the damage, the wrapper switches its guards off first, or answers something else
 """
 
 from tests.stores.defects import (
+    alike,
     claims,
     clock,
     events,
@@ -12,6 +13,7 @@ from tests.stores.defects import (
     holds,
     keys,
     logs,
+    planned,
     policies,
     reading,
     revisions,
@@ -24,8 +26,10 @@ from tests.stores.defects import (
 )
 
 DEFECTS = (
+    *alike.DEFECTS,
     *revisions.DEFECTS,
     *events.DEFECTS,
+    *planned.DEFECTS,
     *claims.DEFECTS,
     *keys.DEFECTS,
     *holds.DEFECTS,

@@ -305,7 +305,7 @@ class ClaimsForAMinute(Wrapped):
                     one.job.rev,
                 )
         jobs = await self.inner.get([one.job.id for one in claimed])
-        return [replace(one, job=job) for one, job in zip(claimed, jobs, strict=True)]
+        return [one.with_record(job) for one, job in zip(claimed, jobs, strict=True) if job]
 
 
 class ClaimsOfAnyTenant(Wrapped):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.lifecycle.record import Change, Job, JobId, LoggedEvent, NewJob
 from holdfast.lifecycle.states import State
 from holdfast.ports.models import Count, Due, LedgerEntry, Outcome, Page, Query, SubmitOutcome, Tail
+from holdfast.ports.store import NO_CLAIMS
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.stores.defects.wrapped import Wrapped
 
@@ -192,8 +193,31 @@ class SweepsTheNewestFirst(Wrapped):
 class ForgetsWhatAnOwnerHolds(Wrapped):
     caught_by = ("test_an_owner_sees_what_it_holds",)
 
-    async def owned(self, owner: str) -> list[Job]:
-        return [job for job in await self.inner.owned(owner) if job.state is State.CLAIMED]
+    async def owned(
+        self, owner: str, *, ended: Mapping[str, int] = NO_CLAIMS, older_than: int = 0
+    ) -> list[Job]:
+        found = await self.inner.owned(owner, ended=ended, older_than=older_than)
+        return [job for job in found if job.state is State.CLAIMED]
+
+
+class ClosesAClaimOfWhichSomeHasEnded(Wrapped):
+    caught_by = ("test_a_claim_of_which_its_owner_knows_some_jobs_is_looked_at",)
+
+    async def owned(
+        self, owner: str, *, ended: Mapping[str, int] = NO_CLAIMS, older_than: int = 0
+    ) -> list[Job]:
+        for request in ended:
+            await self.raw("UPDATE claims SET held = 0 WHERE request_id = ?", request)
+        return await self.inner.owned(owner, older_than=older_than)
+
+
+class ForgetsEveryClaimOnceOneHasEnded(Wrapped):
+    caught_by = ("test_a_claim_that_its_owner_knows_to_have_ended_hides_no_other",)
+
+    async def owned(
+        self, owner: str, *, ended: Mapping[str, int] = NO_CLAIMS, older_than: int = 0
+    ) -> list[Job]:
+        return [] if ended else await self.inner.owned(owner, older_than=older_than)
 
 
 class TakesOneHostForAnother(Wrapped):
@@ -260,6 +284,8 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     SweepsTheLiving,
     SweepsTheNewestFirst,
     ForgetsWhatAnOwnerHolds,
+    ForgetsEveryClaimOnceOneHasEnded,
+    ClosesAClaimOfWhichSomeHasEnded,
     TakesOneHostForAnother,
     ListsAsOthersWhatWasAdopted,
     ClosesTheClaimsOfOthers,

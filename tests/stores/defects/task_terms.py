@@ -31,7 +31,7 @@ class ClaimsUnderTheSubmittedTerms(Wrapped):
 
     async def claim(self, request: ClaimRequest) -> list[Claimed]:
         return [
-            replace(one, job=replace(one.job, policy=one.created.policy))
+            one.with_record(replace(one.job, policy=one.created.policy))
             for one in await self.inner.claim(request)
         ]
 

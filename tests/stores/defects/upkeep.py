@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from holdfast.ports.models import (
     QueueEvent,
     QueueStatus,
 )
+from holdfast.ports.store import NO_CLAIMS
 from tests.stores.defects.wrapped import Wrapped
 
 
@@ -72,7 +73,9 @@ class ForgetsLeasesThatWereSetAside(Wrapped):
 class AsksForWhatIsSetAside(Wrapped):
     caught_by = ("test_an_owner_is_not_asked_to_give_back_what_is_set_aside",)
 
-    async def owned(self, owner: str) -> list[Job]:
+    async def owned(
+        self, owner: str, *, ended: Mapping[str, int] = NO_CLAIMS, older_than: int = 0
+    ) -> list[Job]:
         running = await self.jobs_in(State.RUNNING)
         return [job for job in running if job.owner == owner]
 

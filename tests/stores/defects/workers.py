@@ -128,6 +128,21 @@ class CountsEveryReportOfProgress(Wrapped):
         return found[::-1][:limit]
 
 
+class MixesHistories(Wrapped):
+    caught_by = ("test_histories_of_several_jobs_are_read_together",)
+
+    async def histories(self, ids: Sequence[JobId], *, last: int) -> list[list[LoggedEvent]]:
+        return await self.inner.histories(sorted(ids), last=last)
+
+
+class ReadsPastTheLastRevision(Wrapped):
+    caught_by = ("test_histories_of_several_jobs_are_read_together",)
+
+    async def histories(self, ids: Sequence[JobId], *, last: int) -> list[list[LoggedEvent]]:
+        del last
+        return [await self.inner.events(id_) for id_ in ids]
+
+
 DEFECTS: tuple[type[Wrapped], ...] = (
     RetiresNobody,
     RetiresAgain,
@@ -142,4 +157,6 @@ DEFECTS: tuple[type[Wrapped], ...] = (
     ForgetsWorkersOnARebuild,
     LooksFromTheOldestEvent,
     CountsEveryReportOfProgress,
+    MixesHistories,
+    ReadsPastTheLastRevision,
 )

@@ -14,14 +14,13 @@ from holdfast.lifecycle import commands as c
 from holdfast.lifecycle.decide import admission, afterwards, attempt, endings
 from holdfast.lifecycle.decide.change import Decision, refuse
 from holdfast.lifecycle.decide.endings import may_turn
-from holdfast.lifecycle.decide.fast_path import FAST_PATH
 from holdfast.lifecycle.lease import is_owner
 from holdfast.lifecycle.payload import digest
 from holdfast.lifecycle.record import Actor, Draft, Refusal, Unchanged
 from holdfast.lifecycle.states import TERMINAL, Operation, Retention, Role, State
 from holdfast.lifecycle.transitions import REPEATED_IN, ROLES, Row, find_row
 
-__all__ = ["Decision", "decide", "deliberate"]
+__all__ = ["Decision", "decide"]
 
 # Named once: reading a member off an enum's class costs as much as a call (Python 3.11).
 _UNKNOWN, _CLEANED, _OWNER = State.UNKNOWN, Retention.CLEANED, Role.OWNER
@@ -29,14 +28,6 @@ _UNKNOWN, _CLEANED, _OWNER = State.UNKNOWN, Retention.CLEANED, Role.OWNER
 
 def decide(record: Draft, command: c.Command) -> Decision:
     """Return the change that a command makes, "that already holds", or a refusal."""
-    fast = FAST_PATH.get(type(command))
-    if fast is not None and (change := fast(record, command)) is not None:
-        return change
-    return deliberate(record, command)
-
-
-def deliberate(record: Draft, command: c.Command) -> Decision:
-    """Decide any command, question by question."""
     if record.state is _UNKNOWN:
         return refuse("unknown_state", record, "was written by a newer version; upgrade first")
     actor, operation = command.actor, command.operation

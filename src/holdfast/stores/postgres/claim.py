@@ -14,10 +14,10 @@ import msgspec
 from holdfast.lifecycle.claim_order import DEFAULT_TENANT
 from holdfast.lifecycle.record import JobId
 from holdfast.lifecycle.routes import is_storable
-from holdfast.ports.models import Claimed, ClaimRequest
+from holdfast.ports.models import Claimed, ClaimRequest, claimed_as
 from holdfast.stores.capacity import Candidate, choose_fitting
 from holdfast.stores.claim_ranges import Range
-from holdfast.stores.columns import read_claimed_job, read_created_text, read_job
+from holdfast.stores.columns import read_claimed_jobs, read_created_text, read_job
 from holdfast.stores.outcomes import check_repeated_claim
 from holdfast.stores.postgres.claim_start import ClaimStarts, Entries, at_their_start, list_searches
 from holdfast.stores.postgres.session import SQL, PostgresSession
@@ -32,7 +32,7 @@ from holdfast.stores.quarantine import (
 from holdfast.stores.sql_files import without_comment
 from holdfast.stores.statements import Row
 
-_PENDING = 15
+_PENDING = 13
 """Where a claimed row has the number of pending signals."""
 
 
@@ -66,11 +66,18 @@ async def _claim_unless_repeated(
     """Claim; nothing if the request took something before."""
     of_all = request.tenant is None
     search = list_searches(request.queues, request.tasks)
-    entries = starts.choose_entries(search) if of_all else Entries(search=search)
+    heard = session.wake.number
+    hinted = starts.hinted.choose(request, session.wake) if starts.are_cheap else None
+    if hinted is not None:
+        entries = at_their_start([hinted])
+    else:
+        entries = starts.choose_entries(search) if of_all else Entries(search=search)
 
     async def work(session: PostgresSession, tries: int) -> Sequence[Row]:
         if request.capacity is not None:
             return await _claim_fitting(session, request, entries)
+        if hinted is not None:
+            return await _claim_known(session, request, hinted)
         rows = await _claim_ranges(session, request, entries)
         heads = [] if rows else await _list_due_ranges(session, request, entries)
         return rows or (await _claim_greedily(session, request, heads) if heads else [])
@@ -84,6 +91,7 @@ async def _claim_unless_repeated(
         return await _claim_carefully(session, request, entries)
     if of_all:
         starts.note_claim_time(entries, time.monotonic() - started, len(rows))
+    starts.hinted.note_claim(request, hinted, heard=heard, is_full=len(rows) >= request.limit)
     return rows
 
 
@@ -163,12 +171,11 @@ async def _read_claimed(
     session: PostgresSession, rows: Sequence[Row], owner: str
 ) -> tuple[list[Claimed], dict[JobId, str]]:
     """Read claimed rows, and why some cannot be read."""
-    await session.learn_created(row[1] for row in rows)
-    await session.learn((row[-1], 0) for row in rows)
+    await session.learn_created({row[1] for row in rows})
+    await session.learn((policy, 0) for policy in {row[-1] for row in rows})
     rows = await _add_signals(session, rows)
-    seen = session.seen
     try:
-        return [read_claimed_job(row, JobId(row[0]), owner, seen) for row in rows], {}
+        return read_claimed_jobs(rows, owner, session.seen), {}
     except UNREADABLE:
         return read_undamaged(
             rows, lambda row: _read_one(session, row, owner), lambda row: JobId(row[0])
@@ -178,7 +185,7 @@ async def _read_claimed(
 def _read_one(session: PostgresSession, row: Row, owner: str) -> Claimed:
     if row[1] is None:
         raise ValueError(FIRST_EVENT_MISSING)
-    return read_claimed_job(row, JobId(row[0]), owner, session.seen)
+    return read_claimed_jobs([row], owner, session.seen)[0]
 
 
 async def _add_signals(session: PostgresSession, rows: Sequence[Row]) -> Sequence[Row]:
@@ -206,11 +213,11 @@ async def _answer_repeated(session: PostgresSession, request: ClaimRequest) -> l
     seen = session.seen
 
     def read(row: Row) -> Claimed:
-        return Claimed(
-            job=read_job(row[6:], seen),
-            created=read_created_text(row[3], seen),
-            body=None if row[4] is None else row[4].encode(),
-            correlation_id=row[5],
+        return claimed_as(
+            read_job(row[6:], seen),
+            read_created_text(row[3], seen),
+            None if row[4] is None else row[4].encode(),
+            row[5],
         )
 
     jobs, bad = read_undamaged(held, read, lambda row: JobId(row[2]))
@@ -236,12 +243,22 @@ def _due_sql(name: str, *, of_tenant: bool = False, of_tasks: bool = True) -> st
     return _fill_ranges(text, of_tenant, of_tasks, tenant=12 if name == "claim_firsts" else 13)
 
 
+@cache
+def claim_known_sql() -> str:
+    """Write the claim from one range that is known."""
+    # As in the claim from ranges, which has more parameters before these two.
+    served = _part("claim_served").replace("$13", "$7").replace("$14", "$8")
+    picked = _part("claim_known").replace(":served", served).replace(":open", _part("claim_open"))
+    return _fill_ranges(SQL["claim"].replace(":picked", picked), False, True, tenant=0)
+
+
 def _part(name: str) -> str:
     return without_comment(SQL[name])
 
 
 def _due() -> str:
-    return _part("claim_due").replace(":served", _part("claim_served"))
+    text = _part("claim_due").replace(":served", _part("claim_served"))
+    return text.replace(":open", _part("claim_open"))
 
 
 def _fill_ranges(text: str, of_tenant: bool, of_tasks: bool, *, tenant: int) -> str:
@@ -276,9 +293,14 @@ def _build_range_arrays(request: ClaimRequest, entries: Entries) -> list[Any]:
         *([one[i] for one in entries.search] for i in range(5)),
         *([one[i] for one, _ in entries.known] for i in range(3)),
         [start for _, start in entries.known],
-        msgspec.json.encode(sorted(filter(is_storable, request.capabilities))).decode(),
-        request.tenant == DEFAULT_TENANT,
+        *_served(request),
     ]
+
+
+def _served(request: ClaimRequest) -> tuple[str, bool]:
+    """Return the arguments for what the worker can serve."""
+    capabilities = msgspec.json.encode(sorted(filter(is_storable, request.capabilities)))
+    return capabilities.decode(), request.tenant == DEFAULT_TENANT
 
 
 def _whose(request: ClaimRequest) -> list[str]:
@@ -296,6 +318,20 @@ async def _claim_ranges(
         request.owner,
         *_build_range_arrays(request, entries),
         *_whose(request),
+    )
+
+
+async def _claim_known(
+    session: PostgresSession, request: ClaimRequest, one: Range
+) -> Sequence[Row]:
+    """Claim from one range."""
+    return await session.fetch(
+        claim_known_sql(),
+        request.request_id,
+        request.limit,
+        request.owner,
+        *one,
+        *_served(request),
     )
 
 

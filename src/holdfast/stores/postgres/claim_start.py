@@ -6,8 +6,9 @@ Own to PostgreSQL: the index of a SQLite file has no dead entries.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
+from math import inf
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -15,8 +16,9 @@ from msgspec import Struct
 from holdfast.lifecycle.record import Job
 from holdfast.lifecycle.routes import offered_routes
 from holdfast.lifecycle.times import SECOND
-from holdfast.ports.models import Claimed
+from holdfast.ports.models import Claimed, ClaimRequest
 from holdfast.stores.claim_ranges import Range, range_of
+from holdfast.stores.postgres.wakeup import WakeUp
 
 NOWHERE = -(2**62)
 CURSOR_AFTER = 4
@@ -33,6 +35,12 @@ REST = 20
 ARMS = 500
 """Ranges of which it is remembered where jobs were taken from them, the latest: a claim that enters
 late looks at each."""
+
+ALONE_SECONDS = 0.25
+"""How long after a look at all ranges a claim may look at a hinted one alone. What becomes due by
+its time brings no hint, and hints can be lost: such a job waits for this and a poll at most."""
+LOOKS_KNOWN = 100
+"""Kinds of requests of which the last look is remembered: a server claims for many workers."""
 
 LAST_ROUTE, LAST_LANE = "\U0010ffff", 2**63 - 1
 """Behind every route, and every lane."""
@@ -75,6 +83,65 @@ def list_searches(queues: tuple[str, ...], tasks: tuple[str, ...] | None) -> tup
     return tuple(Search(queue, route, -1, route, LAST_LANE) for queue in names for route in routes)
 
 
+class _LastLook(Struct):
+    """What claims of one kind have seen."""
+
+    heard: int
+    """The number of the last hint before the last of them."""
+    all_at: float
+    """When one looked at all ranges last, and left nothing that was due."""
+
+
+class HintedRanges:
+    """Decides when a claim looks only at the one range that hints have named since the last."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._looks: dict[Hashable, _LastLook] = {}
+
+    def choose(self, request: ClaimRequest, wake: WakeUp) -> Range | None:
+        """Return the range; None where all have to be looked at."""
+        look = self._looks.get(_kind(request))
+        if look is None or self._clock() - look.all_at > ALONE_SECONDS:
+            return None
+        hinted = wake.find_range(request.queues, look.heard)
+        return hinted if hinted is not None and _is_served(hinted, request) else None
+
+    def note_claim(
+        self, request: ClaimRequest, hinted: Range | None, *, heard: int, is_full: bool
+    ) -> None:
+        """Learn of a claim that was answered: `heard` is the number of the last hint before it."""
+        if request.tenant is not None or request.capacity is not None:
+            return
+        if len(self._looks) > LOOKS_KNOWN:
+            self._looks.clear()
+        look = self._looks.setdefault(_kind(request), _LastLook(heard, -inf))
+        look.heard = heard
+        if is_full:
+            look.all_at = -inf
+        elif hinted is None:
+            look.all_at = self._clock()
+
+
+def _kind(request: ClaimRequest) -> Hashable:
+    """Return what makes two requests see the same jobs."""
+    return (
+        request.queues,
+        request.tasks,
+        request.capabilities,
+        request.tenant,
+        request.capacity is None,
+    )
+
+
+def _is_served(one: Range, request: ClaimRequest) -> bool:
+    return any(
+        search.queue == one.queue
+        and (search.route, search.lane) < one[1:] < (search.last_route, search.last_lane)
+        for search in list_searches(request.queues, request.tasks)
+    )
+
+
 class ClaimStarts:
     """Decides where a claim enters its ranges. Only a hint, which may pass over jobs for a while.
 
@@ -92,6 +159,12 @@ class ClaimStarts:
         """The latest that was ever taken."""
         self._clock = clock
         self._rested_at = 0.0
+        self.hinted = HintedRanges(clock)
+
+    @property
+    def are_cheap(self) -> bool:
+        """Whether a range may be entered at its start."""
+        return self._full < CURSOR_AFTER and not self._rests
 
     def choose_entries(self, search: Sequence[Search]) -> Entries:
         """Return where to look for ranges, and which ones to enter at a cursor."""
@@ -152,14 +225,14 @@ def _enter_behind(search: Sequence[Search], latest: Mapping[Range, int], slack: 
 
 
 def _find_latest_due(jobs: Sequence[Claimed]) -> list[tuple[Job, int]]:
-    """Return when the latest of jobs that were asked for alike is due, with one of them."""
+    """Return when the latest of jobs that were claimed alike is due, with what they share."""
     latest: dict[int, tuple[Job, int]] = {}
-    created, due = None, 0
+    group, due = None, 0
     for claimed in jobs:
-        run_at = claimed.job.run_at or 0
-        # Neighbours mostly share what was asked for.
-        if claimed.created is not created or run_at > due:
-            created = claimed.created
-            due = max(run_at, latest[id(created)][1]) if id(created) in latest else run_at
-            latest[id(created)] = claimed.job, due
+        run_at = claimed.run_at or 0
+        # Neighbours are mostly of one group.
+        if claimed.group is not group or run_at > due:
+            group = claimed.group
+            due = max(run_at, latest[id(group)][1]) if id(group) in latest else run_at
+            latest[id(group)] = group.like, due
     return list(latest.values())

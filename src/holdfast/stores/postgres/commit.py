@@ -11,8 +11,10 @@ import asyncpg
 from holdfast.errors import JobBusy, PolicyChanged
 from holdfast.ids import mint_request
 from holdfast.lifecycle.keys import freed_keys
+from holdfast.lifecycle.plan import PlannedEnd
 from holdfast.lifecycle.rebase import has_landed
 from holdfast.lifecycle.record import Change, Draft, Job, JobId, LoggedEvent
+from holdfast.lifecycle.stamp import stamp
 from holdfast.ports.models import (
     LOCKED_EVENTS,
     Committed,
@@ -24,7 +26,7 @@ from holdfast.ports.models import (
 )
 from holdfast.stores.columns import EVENT_COLUMNS, JOB_COLUMNS
 from holdfast.stores.cursors import LAST_REV
-from holdfast.stores.fold import STALE, Fold, fold, stamp
+from holdfast.stores.fold import STALE, Fold, fold
 from holdfast.stores.outcomes import ChildRefused, rejected_as_unreadable
 from holdfast.stores.postgres.policy import freshen_policy, under_current_policy
 from holdfast.stores.postgres.pool import ConnectionUse
@@ -32,7 +34,7 @@ from holdfast.stores.postgres.rows import commit_arrays
 from holdfast.stores.postgres.session import SQL, PostgresSession
 from holdfast.stores.postgres.submit import DATA_ERRORS, submit_with_keys
 from holdfast.stores.quarantine import STRAY_EVENT
-from holdfast.stores.sql_files import without_comment
+from holdfast.stores.sql_files import put_in, without_comment
 
 LOCKED_KNOWN = 10_000
 """Locked rows that are remembered."""
@@ -72,9 +74,9 @@ class LockedRows:
     def __init__(self) -> None:
         self._ids: set[JobId] = set()
 
-    def has_any(self, folds: Sequence[Fold]) -> bool:
-        """Return whether one of these was locked when it was last looked at."""
-        return bool(self._ids) and any(one.id in self._ids for one in folds)
+    def has_any(self, writes: Sequence[Fold] | Sequence[PlannedEnd]) -> bool:
+        """Return whether one of these jobs was locked when it was last looked at."""
+        return bool(self._ids) and any(one.id in self._ids for one in writes)
 
     def note(self, ids: Sequence[JobId], locked: set[JobId]) -> None:
         """Take note of which of these are locked."""
@@ -337,16 +339,34 @@ def commit_sql(
 ) -> str:
     """Write the commit with the parts that a batch needs."""
 
-    def part(name: str, needed: bool) -> str:
+    def part(name: str, needed: bool = True) -> str:
         return without_comment(SQL[name]) if needed else ""
 
-    text = SQL["commit"].replace(":beats", part("commit_beats", beats))
-    text = text.replace(":marks", part("commit_marks", marks or signals))
-    text = text.replace(":signals", part("commit_signals", signals))
-    text = text.replace(":rest", part("commit_rest", rest))
-    text = text.replace(":terms", part("commit_terms", terms))
+    parts = {
+        "rows": part("commit_rows"),
+        "returned": part("commit_returned"),
+        "events": part("commit_events"),
+        "beats": part("commit_beats", beats),
+        "marks": part("commit_marks", marks or signals),
+        "signals": part("commit_signals", signals),
+        "counts": part("commit_counts"),
+        "rest": part("commit_rest", rest),
+        "terms": part("commit_terms", terms),
+        "run_at": part("commit_run_at", rest) or "j.run_at",
+        "held_by": part("commit_held_by", rest) or "j.held_by",
+    }
+    text = put_in(SQL["commit"], parts | _LOOKED_UP)
     # The planner drops what is NULL.
     return text if rest else text.replace("d.rest", "NULL::jsonb")
+
+
+_LOOKED_UP = {
+    **{f"shape.{name}": f"d.{name}" for name in ("state", "expected", "events", "flags", "owned")},
+    "shape.beats": "($14::int[])[k]",
+    "shape.lease": "($15::bigint[])[k]",
+    "shape.timeout": "($16::bigint[])[k]",
+}
+"""How the commit finds for each job what the jobs of its shape share."""
 
 
 async def _settle_missed(

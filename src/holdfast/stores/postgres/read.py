@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from holdfast.lifecycle.record import Job
@@ -53,9 +53,13 @@ async def _run_following_move(
         return await session.run(work)
 
 
-async def owned(session: PostgresSession, owner: str) -> list[Job]:
-    """List what an owner holds."""
-    jobs = await session.sweep(await session.rows("owned", owner))
+async def owned(
+    session: PostgresSession, owner: str, ended: Mapping[str, int], older_than: int
+) -> list[Job]:
+    """List what an owner holds; claims of which it holds nothing are not looked at again."""
+    jobs = await session.sweep(
+        await session.rows("owned", owner, list(ended), list(ended.values()), older_than)
+    )
     return sorted({job.id: job for job in jobs}.values(), key=lambda job: job.id)
 
 

@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from asyncpg.pgproto.pgproto import UUID as DriverId
 
+from holdfast.lifecycle.alike import AlikeJobs
 from holdfast.lifecycle.execution_policy import needs_key, policy_key
+from holdfast.lifecycle.plan import Plan, PlannedEnd
 from holdfast.lifecycle.record import Draft, DraftEvent, NewJob
 from holdfast.lifecycle.states import BEATS
 from holdfast.lifecycle.times import NOW, After, encode
@@ -113,6 +116,36 @@ def _submit_row(job: NewJob, group: int, text: str | None) -> tuple[Any, ...]:
     )
 
 
+def alike_arguments(jobs: AlikeJobs) -> list[Any]:
+    """Lay out a submit of alike jobs: three arrays of what is their own, and what they share."""
+    record, event = jobs.first.record, jobs.first.event
+    return [
+        # The driver writes its own kind of id as it is, and would take any other apart.
+        list(map(DriverId, jobs.ids)),
+        list(map(bytes.decode, jobs.bodies)),
+        jobs.digests,
+        encode(event.run_at),
+        encode(event.deadline_at),
+        needs_key(record.needs),
+        policy_key(record.policy),
+        record.cpus,
+        record.memory_mb,
+        record.step_index,
+        record.state.code,
+        record.kind.code,
+        record.priority.code,
+        record.tenant,
+        record.task,
+        record.task_version,
+        record.queue,
+        record.workflow_id,
+        event.actor,
+        event.reason,
+        event.correlation_id,
+        created_text(event),
+    ]
+
+
 class CommitArrays(NamedTuple):
     """The arguments of a commit, and which parts of the statement they need."""
 
@@ -188,6 +221,35 @@ def commit_arrays(folds: Sequence[Fold], request_id: str) -> CommitArrays:
         terms=any(one.corrects for one in rare),
         signals=bool(signals),
     )
+
+
+def planned_arrays(ends: Sequence[PlannedEnd], request_id: str) -> list[Any]:
+    """Lay planned ends out as a commit of the changes that their plans have decided."""
+    numbers: dict[int, int] = {}
+    shapes: dict[CommitShape, int] = {}
+    for plan in {id(end.plan): end.plan for end in ends}.values():
+        # Jobs of two claims have two plans, and mostly one shape.
+        numbers[id(plan)] = shapes.setdefault(plan_shape(plan), len(shapes) + 1)
+    nothing: list[Any] = []
+    return [
+        [end.id for end in ends],
+        [numbers[id(end.plan)] for end in ends],
+        [-end.ago for end in ends],
+        nothing,
+        nothing,
+        nothing,
+        [end.body.decode() for end in ends],
+        [end.digest for end in ends],
+        nothing,
+        *_shape_arrays(list(shapes), request_id),
+    ]
+
+
+def plan_shape(plan: Plan) -> CommitShape:
+    """Return the shape that all jobs of a plan have."""
+    shapes = CommitShapes()
+    _job_row(Fold((plan.start, plan.success), ordinary=True), shapes)
+    return shapes.all()[0]
 
 
 def _three(rows: Sequence[tuple[Any, Any, Any]]) -> list[list[Any]]:

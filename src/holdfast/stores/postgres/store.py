@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from holdfast.errors import BadPolicy, StoreError
+from holdfast.lifecycle.alike import AlikeJobs
 from holdfast.lifecycle.clock import ClockWatch
 from holdfast.lifecycle.payload import check_text
+from holdfast.lifecycle.plan import PlannedEnd
 from holdfast.lifecycle.record import Change, Job, JobId, NewJob
 from holdfast.ports.models import (
     Claimed,
@@ -17,9 +19,11 @@ from holdfast.ports.models import (
     Due,
     KeyRow,
     Outcome,
+    PlannedOutcome,
     SubmitOutcome,
     Tail,
 )
+from holdfast.ports.store import NO_CLAIMS
 from holdfast.stores.cursors import read_cursor
 from holdfast.stores.directory import SharedDirectory
 from holdfast.stores.ledger import SharedLedger
@@ -30,10 +34,11 @@ from holdfast.stores.postgres.claim_start import ClaimStarts
 from holdfast.stores.postgres.commit import LockedRows, commit, commit_locked
 from holdfast.stores.postgres.connections import Connections
 from holdfast.stores.postgres.migrate import check_schema
+from holdfast.stores.postgres.planned import commit_planned
 from holdfast.stores.postgres.policy import freshen_policy, read_policy
 from holdfast.stores.postgres.schema import DEFAULT_SCHEMA
 from holdfast.stores.postgres.session import PostgresSession
-from holdfast.stores.postgres.submit import submit
+from holdfast.stores.postgres.submit import submit, submit_alike
 from holdfast.stores.postgres.wakeup import WakeUp
 from holdfast.stores.side_tables import PolicyMove, QueueMove, check_actor
 from holdfast.stores.uploads import SharedUploads
@@ -112,6 +117,10 @@ class PostgresStore(SharedLedger, SharedDirectory, SharedUploads, SharedMaintena
         """Insert decided jobs with their first events and keys."""
         return await submit(self._session, jobs, await_keys=await_keys) if jobs else []
 
+    async def submit_alike(self, jobs: AlikeJobs) -> int | None:
+        """Insert decided jobs that differ in id and body alone: all of them, or none."""
+        return await submit_alike(self._session, jobs)
+
     async def judge(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
         """Judge jobs by the applied policy, ahead of a caller's transaction that submits them.
 
@@ -145,6 +154,10 @@ class PostgresStore(SharedLedger, SharedDirectory, SharedUploads, SharedMaintena
         """Write each change where its revision still holds."""
         return await commit(self._session, changes, self._locked_rows) if changes else []
 
+    async def commit_planned(self, ends: Sequence[PlannedEnd]) -> PlannedOutcome:
+        """Write planned ends in one statement."""
+        return await commit_planned(self._session, ends, self._locked_rows)
+
     async def commit_locked(
         self, id: JobId, decide: DecideLocked, *, after: int | None = None
     ) -> Outcome:
@@ -169,9 +182,11 @@ class PostgresStore(SharedLedger, SharedDirectory, SharedUploads, SharedMaintena
         clock = await upkeep.tend_clock(self._session, self._clock_watch)
         return await upkeep.due(self._session, clock, limit)
 
-    async def owned(self, owner: str) -> list[Job]:
+    async def owned(
+        self, owner: str, *, ended: Mapping[str, int] = NO_CLAIMS, older_than: int = 0
+    ) -> list[Job]:
         """List what an owner holds."""
-        return await read.owned(self._session, owner)
+        return await read.owned(self._session, owner, ended, older_than)
 
     async def _move_queue(self, move: QueueMove) -> None:
         await upkeep.move_queue(self._session, move)

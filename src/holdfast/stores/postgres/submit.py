@@ -10,11 +10,13 @@ from uuid import UUID
 import asyncpg
 
 from holdfast.errors import LawBroken, PolicyChanged, StoreUnavailable
+from holdfast.lifecycle.alike import AlikeJobs, gather_alike
 from holdfast.lifecycle.keys import Existing, KeyHolder, KeyPlan, KeyRefusal, KeyVerdict
 from holdfast.lifecycle.record import Job, JobId, Key, NewJob
+from holdfast.lifecycle.stamp import stamp
 from holdfast.lifecycle.states import KeyKind, Link
 from holdfast.ports.models import SubmitOutcome, SubmitRefused, Submitted
-from holdfast.stores.fold import stamp
+from holdfast.stores.claim_ranges import range_of
 from holdfast.stores.outcomes import (
     refused_as_purged,
     refused_as_unreadable,
@@ -23,9 +25,10 @@ from holdfast.stores.outcomes import (
 )
 from holdfast.stores.postgres.policy import freshen_policy, under_current_policy
 from holdfast.stores.postgres.pool import ConnectionUse
-from holdfast.stores.postgres.rows import submit_arrays
+from holdfast.stores.postgres.rows import alike_arguments, submit_arrays
 from holdfast.stores.postgres.session import SQL, PostgresSession
-from holdfast.stores.sql_files import without_comment
+from holdfast.stores.postgres.wakeup import CarriedHint
+from holdfast.stores.sql_files import put_in, without_comment
 from holdfast.stores.tenant_limits import LIMIT_KEYS
 
 DATA_ERRORS = (
@@ -62,6 +65,23 @@ async def submit(
     return await under_current_policy(session, judge_and_submit)
 
 
+async def submit_alike(session: PostgresSession, jobs: AlikeJobs) -> int | None:
+    """Insert jobs that differ in id and body alone; None where `submit` has to settle each."""
+    await freshen_policy(session)
+    # The rules may read the arguments, so each job is judged by itself.
+    if session.policy.is_any or await _find_over_limits(session, [jobs.first]):
+        return None
+    await session.remember([jobs.first.record])
+
+    try:
+        # Where a try that was given up for lost has committed, the next one meets its ids.
+        now = await session.run(lambda bound, tries: _insert_alike(bound, jobs), keep=DATA_ERRORS)
+    except (*DATA_ERRORS, PolicyChanged):
+        return None
+    session.wake.hint({jobs.first.record.queue})
+    return now
+
+
 async def _submit(
     session: PostgresSession, jobs: Sequence[NewJob], *, await_keys: bool
 ) -> list[SubmitOutcome]:
@@ -76,8 +96,12 @@ async def _submit(
     # By number: an id's own hash is a Python function.
     once = {job.record.id.int: job for job in jobs}
     alone = await_keys and len(once) == 1
-    outcomes = await _submit_by_halves(session, list(once.values()), alone=alone)
-    session.wake.hint({job.record.queue for job in jobs})
+    queues = {job.record.queue for job in jobs}
+    # A worker that knows the one range need not look for it; many jobs are worth a look at all.
+    only = range_of(jobs[0].record) if len(jobs) == 1 else None
+    hint = session.wake.carry(queues, only)
+    outcomes = await _submit_by_halves(session, list(once.values()), alone=alone, hint=hint)
+    session.wake.hint(queues, hint, only=only)
     if len(once) == len(jobs):
         return outcomes
     by_id = dict(zip(once, outcomes, strict=True))
@@ -97,15 +121,21 @@ async def _find_over_limits(
 
 
 async def _submit_by_halves(
-    session: PostgresSession, jobs: Sequence[NewJob], *, settle: bool = False, alone: bool = False
+    session: PostgresSession,
+    jobs: Sequence[NewJob],
+    *,
+    settle: bool = False,
+    alone: bool = False,
+    hint: CarriedHint | None = None,
 ) -> list[SubmitOutcome]:
     """Insert jobs, each with another id; answers in their order.
 
     `alone`: a single job may wait for its key as long as any request waits.
+    `hint` goes with the first try only.
     """
     use = ConnectionUse.KEYS if any(job.keys for job in jobs) else ConnectionUse.FREE
     try:
-        work = _make_submit_work(jobs, settle=settle)
+        work = _make_submit_work(jobs, settle=settle, hint=hint)
         return await session.run(work, keep=(*DATA_ERRORS, KeyHeld), use=use)
     except KeyHeld:
         if len(jobs) == 1:
@@ -115,6 +145,9 @@ async def _submit_by_halves(
         if isinstance(error, asyncpg.UniqueViolationError) and not settle:
             # An earlier try, given up for lost, has committed after all.
             return await _submit_by_halves(session, jobs, settle=True, alone=alone)
+        if hint is not None:
+            # It may be the hint that was refused: the server's queue of notices has a limit.
+            return await _submit_by_halves(session, jobs, settle=settle, alone=alone)
         if len(jobs) == 1:
             return [_refused(error)]
     except PolicyChanged as error:
@@ -165,35 +198,73 @@ async def _refuse_as_busy(session: PostgresSession, job: NewJob) -> SubmitRefuse
     )
 
 
-def _make_submit_work(jobs: Sequence[NewJob], *, settle: bool = False) -> Submitter:
+def _make_submit_work(
+    jobs: Sequence[NewJob], *, settle: bool = False, hint: CarriedHint | None = None
+) -> Submitter:
     plain = not settle and not any(job.keys for job in jobs)
 
     async def work(session: PostgresSession, tries: int) -> list[SubmitOutcome]:
+        # A repeated try does not take the lock that a hint takes.
+        carried = None if tries else hint
+        outcomes: list[SubmitOutcome]
         if plain and not tries:
-            now = await _insert(session, jobs)
-            return [_submitted(job, now) for job in jobs]
-        async with session.transaction():
-            outcomes = await submit_with_keys(session, jobs)
-            return [outcomes[job.record.id] for job in jobs]
+            now = await _insert(session, jobs, carried)
+            outcomes = [_submitted(job, now) for job in jobs]
+        else:
+            async with session.transaction():
+                by_id = await submit_with_keys(session, jobs, carried)
+            outcomes = [by_id[job.record.id] for job in jobs]
+        if carried is not None:
+            carried.is_sent = True
+        return outcomes
 
     return work
 
 
-async def _insert(session: PostgresSession, jobs: Sequence[NewJob]) -> int:
+async def _insert(
+    session: PostgresSession, jobs: Sequence[NewJob], hint: CarriedHint | None = None
+) -> int:
     """Insert jobs that hold their keys, and return the clock they were stamped with."""
-    text = submit_sql(marks=any(job.record.link_kind is Link.CHILD for job in jobs))
-    [[now]] = await session.fetch(text, *submit_arrays(jobs))
-    return now  # type: ignore[no-any-return]
+    carried = () if hint is None else (hint.channel, hint.notices)
+    alike = gather_alike(jobs)
+    if alike is not None:
+        return await _insert_alike(session, alike, carried)
+    marks = any(job.record.link_kind is Link.CHILD for job in jobs)
+    text = submit_sql(marks=marks, hint=bool(carried))
+    rows = await session.fetch(text, *submit_arrays(jobs), *carried)
+    return rows[0][0]  # type: ignore[no-any-return]
+
+
+async def _insert_alike(
+    session: PostgresSession, jobs: AlikeJobs, carried: tuple[Any, ...] = ()
+) -> int:
+    arguments = alike_arguments(jobs)
+    rows = await session.fetch(alike_sql(hint=bool(carried)), *arguments, *carried)
+    return rows[0][0]  # type: ignore[no-any-return]
 
 
 @cache
-def submit_sql(*, marks: bool) -> str:
-    """Write the submit; with marks where there are children in the batch."""
-    return SQL["submit"].replace(":marks", without_comment(SQL["submit_marks"]) if marks else "")
+def submit_sql(*, marks: bool, hint: bool) -> str:
+    """Write the submit; with marks where there are children in the batch, or with its hint."""
+    parts = {"marks": without_comment(SQL["submit_marks"]) if marks else ""}
+    return put_in(SQL["submit"], parts | _write_hint(hint, after=30))
+
+
+@cache
+def alike_sql(*, hint: bool) -> str:
+    """Write the submit of alike jobs; with its hint."""
+    return put_in(SQL["submit_alike"], _write_hint(hint, after=22))
+
+
+def _write_hint(hint: bool, *, after: int) -> dict[str, str]:
+    """Return the part of a submit that sends its hint; its parameters come after the others."""
+    text = without_comment(SQL["submit_hint"]) if hint else ""
+    numbers = {"channel": f"${after + 1}", "notices": f"${after + 2}"}
+    return {"hint": put_in(text, numbers)}
 
 
 async def submit_with_keys(
-    session: PostgresSession, jobs: Sequence[NewJob]
+    session: PostgresSession, jobs: Sequence[NewJob], hint: CarriedHint | None = None
 ) -> dict[JobId, SubmitOutcome]:
     """Insert jobs in the transaction that is open, and settle whose keys they are."""
     outcomes = await _settle_known(session, jobs)
@@ -207,7 +278,7 @@ async def submit_with_keys(
         if given_back := plan.withdraw(refused):
             await session.write("remove_keys", given_back)
         outcomes |= refused
-        outcomes |= await _insert_planned(session, plan)
+        outcomes |= await _insert_planned(session, plan, hint)
         inserted = inserted or bool(plan.winners())
         waiting = plan.later
     if not inserted:
@@ -280,9 +351,11 @@ def _key_columns(wanted: Sequence[tuple[str, Key, UUID]]) -> list[list[Any]]:
     return [[row[number] for row in rows] for number in (0, 1, 2, 4, 5)]
 
 
-async def _insert_planned(session: PostgresSession, plan: KeyPlan) -> dict[JobId, SubmitOutcome]:
+async def _insert_planned(
+    session: PostgresSession, plan: KeyPlan, hint: CarriedHint | None
+) -> dict[JobId, SubmitOutcome]:
     new = plan.winners()
-    now = await _insert(session, new) if new else 0
+    now = await _insert(session, new, hint) if new else 0
     verdicts = [(job, plan.verdict(job)) for job in plan.jobs]
     existing = [verdict.id for _, verdict in verdicts if isinstance(verdict, Existing)]
     rows = await session.rows("get", existing) if existing else []

@@ -221,7 +221,8 @@ async def _rebuild_locked(
     ]
     await session.write("free_held_keys", *([row[n] for row in keys] for n in range(3)))
     signals = [(job.id, one.rev, one.name) for job in jobs for one in job.signals]
-    await _copy_rows(session, "jobs", [write_job(job) for job in jobs], JOB_COLUMNS)
+    rows = [dict(zip(JOB_COLUMNS, write_job(job), strict=True)) for job in jobs]
+    await session.write("restore_jobs", rows)
     await _copy_rows(session, "signals", signals, ("id", "rev", "name"))
     await _copy_rows(session, "keys", keys, ("tenant", "kind", "key", "id", "digest"))
     await session.write("add_claims", [job.id for job in jobs if job.owner])

@@ -1,15 +1,22 @@
-"""Wake-up: NOTIFY as a hint, once per batch and queue and outside the hot transaction; LISTEN on a
-connection of its own. Losing either costs latency, never work: callers also poll."""
+"""Wake-up: NOTIFY as a hint, once per batch and queue; LISTEN on a connection of its own.
+
+A hint goes with the transaction of a submit that comes alone, and by itself behind a burst. Losing
+one costs latency, never work: callers also poll.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import asyncpg
+from msgspec import Struct
 
+from holdfast.stores.claim_ranges import Range
 from holdfast.stores.postgres.hosts import Hosts
 from holdfast.stores.postgres.schema import DEFAULT_SCHEMA, channel, listener_name
 
@@ -36,6 +43,31 @@ _LOST = (
 
 QUEUES_LIMIT = 5000
 """Queues of which the last hint is remembered: submitters choose the names."""
+CARRY_REST = 8
+"""After a transaction that carried a hint, none does so for this many times as long as it took.
+
+Such commits, of all databases of a server, wait for each other until the disk or the standby has
+them. So a process takes part for a ninth of its time, and for less where many others do.
+"""
+CARRY_REST_SECONDS = 1.0
+"""The same after one that failed, or is still under way."""
+
+
+HINTS_KNOWN = 16
+"""Hints of which the ranges are remembered, the latest: more come only with more work than that."""
+_SEPARATOR = "\x1f"
+_RANGE = re.compile(r"(-?\d{1,19})\x1f(\d{1,4})\x1f(.*)", re.DOTALL | re.ASCII)
+"""A notice that names a range: its lane, the length of the queue's name, and both names."""
+
+
+class CarriedHint(Struct):
+    """A hint that goes with a transaction: the server sends it at the commit, and not without."""
+
+    channel: str
+    notices: list[str]
+    carried_at: float
+    is_sent: bool = False
+    """Whether a transaction with it was committed."""
 
 
 class WakeUp:
@@ -53,7 +85,7 @@ class WakeUp:
         self._answer_seconds = answer_seconds
         self._channel = channel(schema)
         self._listener = listener_name(schema)
-        self._waiters: dict[asyncio.Event, frozenset[str]] = {}
+        self._waiters: dict[asyncio.Future[bool], frozenset[str]] = {}
         self._outbox: set[str] = set()
         self._sending: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -61,12 +93,15 @@ class WakeUp:
         self.number = 0
         """The number of the last hint."""
         self._hints: dict[str, int] = {}
+        self._latest: deque[tuple[int, frozenset[str], Range | None]] = deque(maxlen=HINTS_KNOWN)
         self._forgotten = 0
         """The number of the last hint whose queue is not remembered."""
         self._live = False
         self._live_since = 0.0
         self._heard = False
         self._asked_at = float("-inf")
+        self._carries_at = float("-inf")
+        """When the next transaction may carry a hint."""
 
     async def close(self) -> None:
         """Close both connections, once a hint that is on its way has gone out."""
@@ -79,13 +114,38 @@ class WakeUp:
                     await task
         self._drop_sender()
 
-    def hint(self, queues: Iterable[str]) -> None:
-        """Send the hint that there may be work. Returns at once; hints gather while one is sent."""
-        names = set(queues)
-        self._wake_waiters(names)
+    def carry(self, queues: Iterable[str], only: Range | None = None) -> CarriedHint | None:
+        """Return the hint for a transaction to carry; None where it must go by itself.
+
+        It saves a round trip, and a commit. It must be given to `hint` after the transaction.
+        """
+        now = _now()
+        # While nobody is known to listen, `hint` looks for listeners.
+        trusted = self._heard and now - self._asked_at <= TRUST_SECONDS
+        if self._hosts is None or not trusted or now < self._carries_at:
+            return None
+        self._carries_at = now + CARRY_REST_SECONDS
+        return CarriedHint(self._channel, _write_notices(queues, only), now)
+
+    def hint(
+        self,
+        queues: Iterable[str],
+        carried: CarriedHint | None = None,
+        *,
+        only: Range | None = None,
+    ) -> None:
+        """Send the hint that there may be work. Returns at once; hints gather while one is sent.
+
+        `carried`: by a transaction that may have sent it already. `only`: all of it is there.
+        """
+        names = frozenset(queues)
+        self._wake_waiters(names, only)
+        if carried is not None and carried.is_sent:
+            self._carries_at = _now() + CARRY_REST * (_now() - carried.carried_at)
+            return
         if self._hosts is None:
             return
-        self._outbox |= names
+        self._outbox.update(_write_notices(names, only))
         if self._outbox and (self._sending is None or self._sending.done()):
             self._sending = asyncio.create_task(self._send_hints())
 
@@ -95,38 +155,53 @@ class WakeUp:
             return True
         if self._hosts is not None and (self._listening is None or self._listening.done()):
             self._listening = asyncio.create_task(self._listen())
-        event = asyncio.Event()
-        self._waiters[event] = frozenset(queues)
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiters[waiter] = frozenset(queues)
         sure = self._live and _now() - self._live_since > 2 * ASK_SECONDS
+        limit = limit_seconds if sure else min(limit_seconds, POLL_SECONDS)
+        # Where no hint could have arrived there may be work, so the caller has to look.
+        timer = loop.call_later(limit, _settle, waiter, not sure)
         try:
-            await asyncio.wait_for(
-                event.wait(), limit_seconds if sure else min(limit_seconds, POLL_SECONDS)
-            )
-        except TimeoutError:
-            # No hint could have arrived: there may be work, so the caller has to look.
-            return not sure
+            return await waiter
         finally:
-            del self._waiters[event]
-        return True
+            timer.cancel()
+            del self._waiters[waiter]
 
-    def _wake_waiters(self, queues: set[str]) -> None:
+    def find_range(self, queues: Sequence[str], since: int) -> Range | None:
+        """Return the one range that all hints about these queues since a number have named."""
+        if self.number - since > len(self._latest):
+            return None
+        found = {
+            only
+            for number, hinted, only in self._latest
+            if number > since and not hinted.isdisjoint(queues)
+        }
+        return found.pop() if len(found) == 1 else None
+
+    def _hear(self, notice: str) -> None:
+        queue, only = _read_notice(notice)
+        self._wake_waiters(frozenset([queue]), only)
+
+    def _wake_waiters(self, queues: frozenset[str], only: Range | None = None) -> None:
         self.number += 1
+        self._latest.append((self.number, queues, only))
         if len(self._hints) >= QUEUES_LIMIT:
             self._hints.clear()
             self._forgotten = self.number
         self._hints.update(dict.fromkeys(queues, self.number))
-        for event, wanted in self._waiters.items():
+        for waiter, wanted in self._waiters.items():
             if wanted & queues:
-                event.set()
+                _settle(waiter, True)
 
     async def _send_hints(self) -> None:
         while self._outbox:
-            names, self._outbox = self._outbox, set()
+            notices, self._outbox = self._outbox, set()
             try:
                 if self._sender is None or self._sender.is_closed():
                     self._sender = await self._connect({"synchronous_commit": "off"})
                 if await self._has_listeners():
-                    await self._sender.execute(_notices(self._channel, names))
+                    await self._sender.execute(_notify_sql(self._channel, notices))
             except _LOST as error:
                 # A lost hint costs one polling interval.
                 if self._sender is not None and self._hosts is not None:
@@ -170,16 +245,14 @@ class WakeUp:
             except _LOST:
                 self._live = False
                 # Those who wait must look for themselves until the connection is back.
-                self._wake_waiters({name for wanted in self._waiters.values() for name in wanted})
+                self._wake_waiters(frozenset().union(*self._waiters.values()))
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _listen_once(self) -> None:
         assert self._hosts is not None
         connection = await self._connect({"application_name": self._listener})
         try:
-            await connection.add_listener(
-                self._channel, lambda *args: self._wake_waiters({args[3]})
-            )
+            await connection.add_listener(self._channel, lambda *args: self._hear(args[3]))
             self._live, self._live_since = True, _now()
             while True:
                 await asyncio.sleep(PING_SECONDS)
@@ -193,10 +266,33 @@ class WakeUp:
             connection.terminate()
 
 
-def _notices(channel: str, queues: Iterable[str]) -> str:
-    """Name all queues in one message to the server: what takes parameters would take two."""
-    quoted = (name.replace("'", "''") for name in queues)
-    return "; ".join(f"NOTIFY \"{channel}\", '{name}'" for name in quoted)
+def _settle(waiter: asyncio.Future[bool], woken: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(woken)
+
+
+def _write_notices(queues: Iterable[str], only: Range | None) -> list[str]:
+    """Return a notice for each queue; one that names the range where there is only one."""
+    if only is None:
+        return [f"{_SEPARATOR}{queue}" for queue in queues]
+    # By length: any character but NUL can be part of a name.
+    return [f"{only.lane}{_SEPARATOR}{len(only.queue)}{_SEPARATOR}{only.queue}{only.route}"]
+
+
+def _read_notice(notice: str) -> tuple[str, Range | None]:
+    """Return the queue of a notice, and the range if it names one; others may write notices too."""
+    found = _RANGE.fullmatch(notice)
+    if found is None or abs(int(found[1])) >= 2**63:
+        # The schema's own function sends the name of the queue alone.
+        return notice.removeprefix(_SEPARATOR), None
+    length, names = int(found[2]), found[3]
+    return names[:length], Range(names[:length], names[length:], int(found[1]))
+
+
+def _notify_sql(channel: str, notices: Iterable[str]) -> str:
+    """Send all notices in one message to the server: what takes parameters would take two."""
+    quoted = (notice.replace("'", "''") for notice in notices)
+    return "; ".join(f"NOTIFY \"{channel}\", '{notice}'" for notice in quoted)
 
 
 def _now() -> float:

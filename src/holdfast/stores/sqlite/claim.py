@@ -13,22 +13,23 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import apsw
 from msgspec.structs import replace
 
 from holdfast.errors import JobUnreadable
 from holdfast.lifecycle.claim_order import DEFAULT_TENANT
+from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.lease import is_live
 from holdfast.lifecycle.record import NO_FACTS, Facts
 from holdfast.lifecycle.routes import offered_routes
 from holdfast.lifecycle.seal import seal
 from holdfast.lifecycle.transitions import CLAIM_EVENT, CLAIM_TARGET
-from holdfast.ports.models import Claimed, ClaimRequest
+from holdfast.ports.models import Claimed, ClaimRequest, claimed_as
 from holdfast.stores.capacity import Candidate, choose_fitting, subtract_room
 from holdfast.stores.claim_ranges import Range
-from holdfast.stores.columns import facts_text, read_claimed_job, read_created_text
+from holdfast.stores.columns import facts_text, read_claimed_jobs, read_created_text
 from holdfast.stores.cursors import NEVER
 from holdfast.stores.outcomes import check_repeated_claim
 from holdfast.stores.quarantine import (
@@ -77,42 +78,54 @@ def _apply_claim(
 
     Also return when the first of the leases may have passed.
     """
-    owner, request_id, epoch, now = request.owner, request.request_id, turn.epoch, turn.now
-    data = facts_text(Facts(epoch=epoch) if epoch != 1 else NO_FACTS)
-    policies, soonest = turn.seen.policies, NEVER
-    updates, events, jobs = [], [], []
+    now, epoch = turn.now, turn.epoch
+    alike: dict[_Move, list[bytes]] = {}
+    jobs = []
     for row in rows:
         (id_, created, body, correlation, rev, attempt, failures, releases, state, policy, run_at,
          deadline, created_at, updated_at, pending) = row[:15]  # fmt: skip
-        if policy not in policies:
-            turn.learn([(policy, 0)])
-        try:
-            terms = policies[policy]
-        except KeyError as error:
-            raise unreadable(job_id(id_), reason_of(error)) from error
         at = now if now > updated_at else updated_at
-        lease = at + terms.lease
-        timeout = None if terms.start_timeout is None else at + terms.start_timeout
-        # A start grants its own, shorter lease: look again when even that may have passed.
-        soonest = min(soonest, lease, at + terms.running_lease)
-        rev, attempt = rev + 1, attempt + 1
-        updates.append((id_, rev, attempt, lease, timeout, at))
-        events.append((id_, rev, state, at, attempt, lease, None))
+        alike.setdefault((state, rev, attempt, policy, at), []).append(id_)
         jobs.append(
-            (id_, created, body, correlation, rev, attempt, failures, releases, epoch, lease,
-             timeout, run_at, deadline, created_at, at, pending, policy)
+            (job_id(id_), created, body, correlation, rev + 1, attempt + 1, failures, releases,
+             epoch, run_at, deadline, created_at, at, pending, policy)
         )  # fmt: skip
     # Before anything is written: what cannot be read is not claimed.
-    taken = [_read_claimed(turn, row, owner) for row in jobs]
-    turn.write("claim", updates, (owner, epoch))
-    shared = (owner, request_id, data)
-    if turn.sealing:
-        events = _seal_events(turn, events, shared)
-    turn.write("claim_event", events, shared)
+    taken = _read_claimed(turn, jobs, request.owner)
+    soonest = min(_write_moves(turn, request, move, ids) for move, ids in alike.items())
     for (state, tenant, queue), number in Counter(map(_COUNTED, rows)).items():
         turn.count(tenant, queue, state, -number)
         turn.count(tenant, queue, CLAIM_TARGET.code, number)
     return taken, soonest
+
+
+_Move: TypeAlias = tuple[int, int, int, int, int]
+"""What rows share that are claimed alike: state, revision, attempt and policy before, and when."""
+
+
+def _write_moves(turn: Turn, request: ClaimRequest, move: _Move, ids: Sequence[bytes]) -> int:
+    """Write the edge and its event for rows alike; return when the first lease may have passed."""
+    state, rev, attempt, policy, at = move
+    terms, epoch, owner = _find_terms(turn, policy, ids[0]), turn.epoch, request.owner
+    lease = at + terms.lease
+    timeout = None if terms.start_timeout is None else at + terms.start_timeout
+    moved = (rev + 1, attempt + 1, owner, epoch, lease, timeout, at)
+    turn.write("claim", [(id_,) for id_ in ids], moved)
+    data = facts_text(Facts(epoch=epoch) if epoch != 1 else NO_FACTS)
+    event = (rev + 1, state, at, attempt + 1, lease, owner, request.request_id, data)
+    seals = _seal_events(turn, event, ids) if turn.sealing else [None] * len(ids)
+    turn.write("claim_event", list(zip(ids, seals, strict=True)), event)
+    # A start grants its own, shorter lease: look again when even that may have passed.
+    return min(lease, at + terms.running_lease)
+
+
+def _find_terms(turn: Turn, policy: int, id: bytes) -> Policy:
+    if policy not in turn.seen.policies:
+        turn.learn([(policy, 0)])
+    try:
+        return turn.seen.policies[policy]
+    except KeyError as error:
+        raise unreadable(job_id(id), reason_of(error)) from error
 
 
 def _record_claim(turn: Turn, request: ClaimRequest, rows: Sequence[Row], soonest: int) -> None:
@@ -183,36 +196,32 @@ _RUN_AT = 10
 """When a due row became due."""
 
 
-def _read_claimed(turn: Turn, row: Row, owner: str) -> Claimed:
+def _read_claimed(turn: Turn, rows: Sequence[Row], owner: str) -> list[Claimed]:
     try:
-        return read_claimed_job(row, job_id(row[0]), owner, turn.seen)
+        return read_claimed_jobs(rows, owner, turn.seen)
     except UNREADABLE:
-        return _learn_and_read_claimed(turn, row, owner)
+        return [_learn_and_read_claimed(turn, row, owner) for row in rows]
 
 
 def _learn_and_read_claimed(turn: Turn, row: Row, owner: str) -> Claimed:
     """Read it again, now that what it names was looked up; or report that it is damaged."""
-    id_ = job_id(row[0])
     if row[1] is None:
-        raise unreadable(id_, FIRST_EVENT_MISSING)
+        raise unreadable(row[0], FIRST_EVENT_MISSING)
     try:
         turn.learn_created(row[1])
-        return read_claimed_job(row, id_, owner, turn.seen)
+        return read_claimed_jobs([row], owner, turn.seen)[0]
     except UNREADABLE as error:
-        raise unreadable(id_, reason_of(error)) from error
+        raise unreadable(row[0], reason_of(error)) from error
 
 
-def _seal_events(turn: Turn, events: Sequence[Row], shared: Row) -> list[Row]:
-    owner, request_id, data = shared
-    rows = []
-    for row in events:
-        id_, rev, state, at, attempt, lease, _ = row
-        values = (
-            id_, rev, CLAIM_EVENT.code, state, CLAIM_TARGET.code, at, attempt, 0, lease, None, None,
-            1, owner, request_id, None, None, data, None,
-        )  # fmt: skip
-        rows.append((*row[:-1], seal(turn.last_seal(id_), values)))
-    return rows
+def _seal_events(turn: Turn, event: Row, ids: Sequence[bytes]) -> list[bytes]:
+    """Seal the same event of each of these jobs."""
+    rev, state, at, attempt, lease, owner, request_id, data = event
+    common = (
+        rev, CLAIM_EVENT.code, state, CLAIM_TARGET.code, at, attempt, 0, lease, None, None, 1,
+        owner, request_id, None, None, data, None,
+    )  # fmt: skip
+    return [seal(turn.last_seal(id_), (id_, *common)) for id_ in ids]
 
 
 def _answer_repeated(turn: Turn, request: ClaimRequest) -> list[Claimed] | None:
@@ -232,11 +241,7 @@ def _answer_repeated(turn: Turn, request: ClaimRequest) -> list[Claimed] | None:
                     with contextlib.suppress(*UNREADABLE):  # a damaged one is not given out again
                         created = read_created_text(data, turn.seen)
                         text = None if body is None else body.encode()
-                        held.append(
-                            Claimed(
-                                job=job, created=created, body=text, correlation_id=correlation_id
-                            )
-                        )
+                        held.append(claimed_as(job, created, text, correlation_id))
     check_repeated_claim(request, owner, bool(held))
     return held
 

@@ -17,6 +17,7 @@ from holdfast.lifecycle.holds import listed_holds
 from holdfast.lifecycle.keys import freed_keys
 from holdfast.lifecycle.rebase import has_landed
 from holdfast.lifecycle.record import Change, Draft, Job, JobId, LoggedEvent
+from holdfast.lifecycle.stamp import stamp
 from holdfast.lifecycle.states import BEATS
 from holdfast.ports.models import (
     LOCKED_EVENTS,
@@ -29,7 +30,7 @@ from holdfast.ports.models import (
 )
 from holdfast.stores.columns import JOB_COLUMNS
 from holdfast.stores.cursors import LAST_REV
-from holdfast.stores.fold import STALE, Fold, fold, stamp
+from holdfast.stores.fold import STALE, Fold, fold
 from holdfast.stores.outcomes import ChildRefused, rejected_as_unreadable
 from holdfast.stores.quarantine import STRAY_EVENT
 from holdfast.stores.sqlite.connections import DATA_ERRORS, translate_error

@@ -31,8 +31,8 @@ from holdfast.errors import (
 from holdfast.stores.door import UNJUDGED_TEXT
 
 T = TypeVar("T")
-CACHE_KIB = 16 * 1024
-"""The page cache of each connection. 64 MB did not help: the system caches the file, too."""
+CACHE_KIB = 4 * 1024
+"""The page cache of each of five connections. More did not help: the system caches, too."""
 BUSY = (apsw.BusyError, apsw.LockedError, BlockingIOError)
 FATAL = (
     apsw.FullError,

@@ -25,6 +25,24 @@ INSERT INTO jobs (id, created_at, updated_at, run_at, deadline_at, needs, policy
     task_version, queue, job_id, workflow_id, held_by)
 VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: submit_alike
+-- Insert decided jobs that differ in id and body alone: what they share comes once. Their first
+-- events follow by the statement `alike_event`.
+-- differs from postgres: the writer has filled in times, and appends the first events by a
+-- statement of their own.
+WITH d(id) AS (VALUES (?))
+INSERT INTO jobs (id, created_at, updated_at, run_at, deadline_at, needs, policy, rev, cpus,
+    memory_mb, step_index, state, kind, priority, tenant, task, task_version, queue, workflow_id)
+SELECT id, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM d
+
+-- name: alike_event
+-- Append the first events of jobs that differ in id and body alone.
+-- Own to SQLite: the writer appends events row by row.
+WITH d(id, body, digest) AS (VALUES (?, ?, ?))
+INSERT INTO events (id, rev, type, to_state, at, attempt, run_at, deadline_at, actor, reason,
+    correlation_id, data, body, digest)
+SELECT id, 1, {{event.job_created}}, ?, ?, 0, ?, ?, ?, ?, ?, ?, body, digest FROM d
+
 -- name: event
 -- Append an event.
 -- Own to SQLite: the writer appends events row by row.
@@ -140,22 +158,20 @@ SELECT j.id, e.data, e.body, e.correlation_id, j.rev, j.attempt, j.failures, j.r
 
 -- name: claim
 -- The one place where SQL restates an edge of the law: queued, retrying, stalled -> claimed.
--- differs from postgres: the writer has read what it changes, and computed the values.
-WITH d(id, rev, attempt, lease, timeout_at, at) AS (VALUES (?, ?, ?, ?, ?, ?))
-UPDATE jobs SET state = {{state.claimed}}, rev = d.rev, attempt = d.attempt, owner = ?, epoch = ?,
-    lease_expires_at = d.lease, timeout_at = d.timeout_at, started_at = NULL, lost_owner = NULL,
-    updated_at = d.at
+-- differs from postgres: the writer has read what it changes, and computed the values, which are
+-- bound once for all rows alike.
+WITH d(id) AS (VALUES (?))
+UPDATE jobs SET state = {{state.claimed}}, rev = ?, attempt = ?, owner = ?, epoch = ?,
+    lease_expires_at = ?, timeout_at = ?, started_at = NULL, lost_owner = NULL, updated_at = ?
 FROM d WHERE jobs.id = d.id
 
 -- name: claim_event
 -- Its event; the other columns are NULL or empty.
 -- Own to SQLite: the writer appends events row by row.
-WITH d(id, rev, from_state, at, attempt, lease, seal) AS (VALUES (?, ?, ?, ?, ?, ?, ?))
+WITH d(id, seal) AS (VALUES (?, ?))
 INSERT INTO events (id, rev, type, from_state, to_state, at, attempt, lease_expires_at, actor,
     request_id, data, seal)
-SELECT id, rev, {{event.job_claimed}}, from_state, {{state.claimed}}, at, attempt, lease, ?, ?, ?,
-    seal
-FROM d
+SELECT id, ?, {{event.job_claimed}}, ?, {{state.claimed}}, ?, ?, ?, ?, ?, ?, seal FROM d
 
 -- name: add_claim
 -- One row per claim that took something.
@@ -204,6 +220,25 @@ UPDATE jobs SET :columns FROM d WHERE jobs.id = d.id AND +jobs.rev = d.expected
 WITH d(id, expected, :names) AS (VALUES (?, ?, :marks))
 UPDATE jobs SET :columns FROM d WHERE jobs.id = d.id AND +jobs.rev = d.expected
     AND +jobs.lease_expires_at > ? AND +jobs.epoch = ?
+
+-- name: commit_planned
+-- Compare-and-set writes of jobs alike: what they have in common is bound once.
+-- Own to SQLite: the commit is not one statement.
+WITH d(id, :own) AS (VALUES (?, :marks))
+UPDATE jobs SET :columns FROM d WHERE jobs.id = d.id AND +jobs.rev = ?
+    AND +jobs.lease_expires_at > ? AND +jobs.epoch = ?
+
+-- name: still_claimed
+-- Those of some jobs alike that an owner may end: at a revision, under a live lease of the epoch.
+-- Own to SQLite: on PostgreSQL the commit itself returns them.
+SELECT id FROM jobs
+WHERE id {{any.uuid.1}} AND rev = ?2 AND lease_expires_at > ?3 AND epoch = ?4
+
+-- name: planned_event
+-- One event of each of them, likewise.
+-- Own to SQLite: as above.
+WITH d(:own) AS (VALUES (:marks))
+INSERT INTO events ({{columns.events}}) SELECT :values FROM d
 
 -- name: add_signals
 -- Signals that no wait has consumed yet: a row of its own each, so that one more costs the same
@@ -364,6 +399,20 @@ WITH d(request_id, expires_at, held) AS (VALUES (?, ?, ?))
 UPDATE claims SET expires_at = d.expires_at, held = claims.held AND d.held
 FROM d WHERE claims.request_id = d.request_id
 
+-- name: quarantine
+-- Set a job aside; one that is keeps its first reason.
+-- differs from postgres: what follows from the columns is computed, not stored.
+UPDATE jobs SET quarantined_at = holdfast_now(), quarantine = ?2
+WHERE id = ?1 AND quarantined_at IS NULL
+RETURNING id
+
+-- name: release_quarantined
+-- Let jobs be claimed and swept again: their ids, their queues, and whether each has an owner.
+-- differs from postgres: what follows from the columns is computed, not stored.
+UPDATE jobs SET quarantined_at = NULL, quarantine = NULL
+WHERE id {{any.uuid.1}} AND quarantined_at IS NOT NULL
+RETURNING id, queue, owner IS NOT NULL
+
 -- name: unmark
 -- Remove marks that were seen.
 -- differs from postgres: nobody else can be removing one.
@@ -393,9 +442,11 @@ SELECT id FROM (
 ORDER BY id LIMIT ?2
 
 -- name: owned
--- The claims of an owner of which it may hold something.
+-- The claims of an owner of which it may hold something, up to those of the time ?3; those that it
+-- knows to have ended (?2), too.
 -- differs from postgres: the look does not close claims; `close_claims` does.
 SELECT request_id, ids FROM claims WHERE owner = ?1 AND held = 1
+    AND (at <= ?3 OR request_id {{any.text.2}})
 
 -- name: owned_jobs
 -- Those of some jobs that an owner holds.
@@ -585,7 +636,7 @@ UNION SELECT '', j.id FROM jobs AS j WHERE j.id {{any.uuid.1}} AND j.state = {{s
 
 -- name: restore_jobs
 -- Insert a projection as its events have it.
--- Own to SQLite: PostgreSQL copies rows by its own protocol.
+-- differs from postgres: a row at a time, and what follows from its columns is computed.
 INSERT INTO jobs ({{columns.row}}) VALUES (:marks)
 
 -- name: policy_on

@@ -6,6 +6,8 @@ the last one is the end of the tail; a claim that holds nothing is closed by a w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.lifecycle.record import Job
 from holdfast.ports.models import Tail
 from holdfast.stores.cursors import read_position, write_position
@@ -37,15 +39,20 @@ async def tail_end(session: SqliteSession) -> str:
     return write_position(position or 0)
 
 
-async def owned(session: SqliteSession, owner: str) -> list[Job]:
+async def owned(
+    session: SqliteSession, owner: str, ended: Mapping[str, int], older_than: int
+) -> list[Job]:
     """List what an owner holds; claims of which it holds nothing are not looked at again."""
-    claims = [(request, split_ids(ids)) for request, ids in await session.rows("owned", owner)]
-    if not claims:
-        return []
+    before = session.clock.now() - older_than
+    found = await session.rows("owned", owner, list(ended), before)
+    # Ids are 16 bytes each.
+    known = {request for request, ids in found if ended.get(request) == len(ids) // 16}
+    claims = [(request, split_ids(ids)) for request, ids in found if request not in known]
     ids = list({id_ for _, some in claims for id_ in some})
-    rows = await session.rows("owned_jobs", ids, owner)
+    rows = await session.rows("owned_jobs", ids, owner) if ids else []
     held = {session.id(row[0]) for row in rows}
     over = [request for request, some in claims if held.isdisjoint(some)]
+    over += known
     if over:
         await session.write("close_claims", over)
     return sorted(await session.sweep(rows), key=lambda job: job.id.int)

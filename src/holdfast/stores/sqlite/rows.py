@@ -17,7 +17,7 @@ from msgspec import Struct
 from holdfast.lifecycle.execution_policy import needs_key, policy_key
 from holdfast.lifecycle.record import NO_FACTS, Draft, DraftEvent, Job, JobId, LoggedEvent
 from holdfast.lifecycle.seal import seal
-from holdfast.lifecycle.times import After
+from holdfast.lifecycle.times import After, resolve
 from holdfast.stores.columns import (
     EVENT_COLUMNS,
     JOB_COLUMNS,
@@ -170,6 +170,43 @@ def submit_row(job: Job, id: bytes) -> Row:
         job.job_id,
         job.workflow_id,
         tuple_text(job.held_by),
+    )
+
+
+def alike_row(job: Job) -> Row:
+    """Write what alike jobs share for the statement `submit_alike`."""
+    return (
+        job.created_at,
+        job.updated_at,
+        job.run_at,
+        job.deadline_at,
+        needs_key(job.needs),
+        policy_key(job.policy),
+        job.cpus,
+        job.memory_mb,
+        job.step_index,
+        job.state.code,
+        job.kind.code,
+        job.priority.code,
+        job.tenant,
+        job.task,
+        job.task_version,
+        job.queue,
+        job.workflow_id,
+    )
+
+
+def alike_event(event: DraftEvent, now: int) -> Row:
+    """Write what the first events of alike jobs share for the statement `alike_event`."""
+    return (
+        event.to_state.code,
+        now,
+        resolve(event.run_at, now),
+        resolve(event.deadline_at, now),
+        event.actor,
+        event.reason,
+        event.correlation_id,
+        created_text(event),
     )
 
 

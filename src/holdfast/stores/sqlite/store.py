@@ -5,13 +5,15 @@ differs from postgres: what writes is done by the one writer of the file, in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
 from holdfast.errors import JobUnreadable, LawBroken
+from holdfast.lifecycle.alike import AlikeJobs
 from holdfast.lifecycle.payload import check_text
+from holdfast.lifecycle.plan import PlannedEnd
 from holdfast.lifecycle.record import Change, Job, JobId, NewJob
 from holdfast.lifecycle.states import BEATS
 from holdfast.ports.models import (
@@ -22,9 +24,11 @@ from holdfast.ports.models import (
     Due,
     KeyRow,
     Outcome,
+    PlannedOutcome,
     SubmitOutcome,
     Tail,
 )
+from holdfast.ports.store import NO_CLAIMS
 from holdfast.stores.cursors import read_position
 from holdfast.stores.directory import SharedDirectory
 from holdfast.stores.ledger import SharedLedger
@@ -37,8 +41,9 @@ from holdfast.stores.sqlite.clock import wall_clock
 from holdfast.stores.sqlite.commit import commit, commit_locked
 from holdfast.stores.sqlite.connections import SqlitePlace
 from holdfast.stores.sqlite.migrate import check_schema
+from holdfast.stores.sqlite.planned import commit_planned
 from holdfast.stores.sqlite.session import SqliteSession
-from holdfast.stores.sqlite.submit import submit
+from holdfast.stores.sqlite.submit import submit, submit_alike
 from holdfast.stores.sqlite.turn import Turn
 from holdfast.stores.statements import Row
 from holdfast.stores.uploads import SharedUploads
@@ -97,6 +102,10 @@ class SqliteStore(SharedLedger, SharedDirectory, SharedUploads, SharedMaintenanc
         del await_keys
         return await self._session.perform(lambda turn: submit(turn, jobs)) if jobs else []
 
+    async def submit_alike(self, jobs: AlikeJobs) -> int | None:
+        """Insert decided jobs that differ in id and body alone: all of them, or none."""
+        return await self._session.perform(lambda turn: submit_alike(turn, jobs))
+
     async def transact(self, work: Callable[[Guest], T]) -> T:
         """Do a caller's work in one transaction, on the writer's thread.
 
@@ -137,6 +146,10 @@ class SqliteStore(SharedLedger, SharedDirectory, SharedUploads, SharedMaintenanc
         urgent = all(change.event.type in BEATS for change in changes)
         return await self._session.perform(lambda turn: commit(turn, changes), urgent=urgent)
 
+    async def commit_planned(self, ends: Sequence[PlannedEnd]) -> PlannedOutcome:
+        """Write planned ends, those of one plan together."""
+        return await self._session.perform(lambda turn: commit_planned(turn, ends))
+
     async def commit_locked(
         self, id: JobId, decide: DecideLocked, *, after: int | None = None
     ) -> Outcome:
@@ -172,9 +185,11 @@ class SqliteStore(SharedLedger, SharedDirectory, SharedUploads, SharedMaintenanc
             await self._session.perform(lambda turn: None)
         return await upkeep.due(self._session, limit)
 
-    async def owned(self, owner: str) -> list[Job]:
+    async def owned(
+        self, owner: str, *, ended: Mapping[str, int] = NO_CLAIMS, older_than: int = 0
+    ) -> list[Job]:
         """List what an owner holds."""
-        return await read.owned(self._session, owner)
+        return await read.owned(self._session, owner, ended, older_than)
 
     async def _move_queue(self, move: QueueMove) -> None:
         await self._session.perform(lambda turn: upkeep.move_queue(turn, move))

@@ -11,13 +11,14 @@ from uuid import UUID
 
 from holdfast.admission.book import Book
 from holdfast.errors import BadPolicy, JobUnreadable, LawBroken, PolicyChanged
+from holdfast.lifecycle.alike import AlikeJobs, gather_alike
 from holdfast.lifecycle.holds import UNADMITTED, listed_holds
 from holdfast.lifecycle.keys import Existing, KeyHolder, KeyName, KeyPlan, KeyRefusal
 from holdfast.lifecycle.record import Job, JobId, NewJob
+from holdfast.lifecycle.stamp import stamp
 from holdfast.lifecycle.states import Link
 from holdfast.ports.models import SubmitOutcome, SubmitRefused, Submitted
 from holdfast.stores.door import judge_births
-from holdfast.stores.fold import stamp
 from holdfast.stores.outcomes import (
     refused_as_purged,
     refused_as_unreadable,
@@ -25,7 +26,7 @@ from holdfast.stores.outcomes import (
     settle_known,
 )
 from holdfast.stores.sqlite.connections import DATA_ERRORS, translate_error
-from holdfast.stores.sqlite.rows import make_event_row, sealed, submit_row
+from holdfast.stores.sqlite.rows import alike_event, alike_row, make_event_row, sealed, submit_row
 from holdfast.stores.sqlite.turn import Turn
 from holdfast.stores.tenant_limits import LIMIT_KEYS
 
@@ -40,6 +41,20 @@ def submit(turn: Turn, jobs: Sequence[NewJob]) -> list[SubmitOutcome]:
             return _submit_batch(turn, jobs)
     except DATA_ERRORS:
         return [_submit_apart(turn, job) for job in jobs]
+
+
+def submit_alike(turn: Turn, jobs: AlikeJobs) -> int | None:
+    """Insert jobs that differ in id and body alone; None where `submit` has to settle each."""
+    first = jobs.first
+    # The rules may read the arguments, and a seal is of one event: each job is looked at.
+    if turn.book is not None or turn.sealing or _find_over_limits(turn, [first]):
+        return None
+    try:
+        with turn.in_savepoint():
+            _insert_alike(turn, jobs)
+    except DATA_ERRORS:
+        return None
+    return turn.now
 
 
 def _find_over_limits(turn: Turn, jobs: Sequence[NewJob]) -> dict[JobId, SubmitRefused]:
@@ -99,6 +114,10 @@ def _unreadable(turn: Turn, id: JobId, error: JobUnreadable) -> SubmitRefused:
 def _insert(turn: Turn, jobs: Sequence[NewJob]) -> list[Job]:
     now = turn.now
     made = [stamp(job.record, now, now) for job in jobs]
+    alike = None if turn.sealing or not jobs else gather_alike(jobs)
+    if alike is not None:
+        _insert_alike(turn, alike)
+        return made
     ids = [job.id.bytes for job in made]
     events = [make_event_row(job.event, id_, now, now) for job, id_ in zip(jobs, ids, strict=True)]
     turn.remember(made)
@@ -116,6 +135,20 @@ def _insert(turn: Turn, jobs: Sequence[NewJob]) -> list[Job]:
         if job.queue not in turn.woken:
             turn.wake(job)
     return made
+
+
+def _insert_alike(turn: Turn, jobs: AlikeJobs) -> None:
+    made = stamp(jobs.first.record, turn.now, turn.now)
+    texts = map(bytes.decode, jobs.bodies)
+    turn.remember([made])
+    turn.write("submit_alike", [(id_,) for id_ in jobs.ids], alike_row(made))
+    turn.write(
+        "alike_event",
+        list(zip(jobs.ids, texts, jobs.digests, strict=True)),
+        alike_event(jobs.first.event, turn.now),
+    )
+    turn.count(made.tenant, made.queue, made.state.code, len(jobs))
+    turn.wake(made)
 
 
 def _point_to_ids(turn: Turn, plan: KeyPlan) -> None:

@@ -1,7 +1,7 @@
 """News of work: who waits for it, and what came since a waiter last looked.
 
 differs from postgres: there is no NOTIFY; the writer sees from the file's data version that another
-process has committed.
+process has committed. It looks when it gets a notice of that, or else by the clock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 
 LOOK_SECONDS = (0.0005, 0.005)
 """How often the writer looks for commits of other processes while a caller waits, at the most and
-at the least."""
+at the least, where no notices arrive."""
 LOOKS = 50
 """How often it looks in a silence as long as the one so far: more work soon follows on work."""
 

@@ -46,11 +46,12 @@ class Turnstile:
 
     def __init__(self, path: str) -> None:
         """Make or find the file; it stays, because another process may be waiting on it."""
-        name = path + "-turn"
+        self.name = path + "-turn"
         try:
-            self._file = _open_beside(path, name)
+            self._file = _open_beside(path, self.name)
         except OSError as error:
-            raise StoreBroken(f"cannot open the file {explain_unusable(name, error)}") from error
+            reason = explain_unusable(self.name, error)
+            raise StoreBroken(f"cannot open the file {reason}") from error
         self._stuck: bytes | None = None
         """The turn whose holder was found stopped; until it changes, nobody waits for it."""
 

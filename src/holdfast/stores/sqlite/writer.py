@@ -27,6 +27,7 @@ from holdfast.stores.sqlite.connections import (
     SqlitePlace,
     translate_error,
 )
+from holdfast.stores.sqlite.notices import Notices
 from holdfast.stores.sqlite.turn import Turn, settle_counts
 from holdfast.stores.sqlite.wakeup import News
 from holdfast.stores.sqlite.write_queue import Turnstile
@@ -80,7 +81,9 @@ class Writer:
         self._identity = identity
         self._waiting: deque[WriteRequest] = deque()
         self._urgent: deque[WriteRequest] = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._resting = False
+        """Whether the thread waits, or is about to."""
         self._closing = False
         self._served: list[WriteRequest] = []
         self._turn = Turn(connection, seen, 0)
@@ -88,6 +91,7 @@ class Writer:
         self._stopped: str | None = None
         """Why nobody is served any more."""
         self._turnstile = None if place.in_memory else Turnstile(place.path)
+        self._notices = Notices(None if self._turnstile is None else self._turnstile.name)
         self._thread = threading.Thread(
             target=self._serve, name=f"holdfast writer of {place.path}", daemon=True
         )
@@ -95,9 +99,9 @@ class Writer:
 
     def stop(self) -> None:
         """Finish what was asked for, then close; blocks until it is done."""
-        with self._changed:
+        with self._lock:
             self._closing = True
-            self._changed.notify()
+            self._wake_thread()
         self._thread.join()
 
     async def perform(
@@ -109,26 +113,33 @@ class Writer:
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         request = WriteRequest(action, clock, future)
-        with self._changed:
+        with self._lock:
             if self._closing:
                 raise StoreError("the store is closed")
             if self._stopped is not None:
                 raise StoreBroken(self._stopped)
             (self._urgent if urgent else self._waiting).append(request)
-            self._changed.notify()
+            self._wake_thread()
         return await future
+
+    def _wake_thread(self) -> None:
+        """End the thread's rest, if it has one; with the lock."""
+        if self._resting:
+            self._resting = False
+            self._notices.signal()
 
     async def await_news(
         self, queues: frozenset[str], number: int, *, limit_seconds: float
     ) -> bool:
         """Wait until work may have come since a number, or the limit."""
-        # The thread may be resting for as long as nobody waited: it now looks more often.
-        asyncio.get_running_loop().call_soon(self._nudge)
+        if not self._notices.are_watched:
+            # The thread may be resting for as long as nobody waited: it now looks by the clock.
+            asyncio.get_running_loop().call_soon(self._nudge)
         return await self.news.wait(queues, number, limit_seconds)
 
     def _nudge(self) -> None:
-        with self._changed:
-            self._changed.notify()
+        with self._lock:
+            self._wake_thread()
 
     def _serve(self) -> None:
         try:
@@ -143,18 +154,22 @@ class Writer:
                 self._connection.close()
             if self._turnstile is not None:
                 self._turnstile.close()
+            self._notices.close()
 
     def _serve_some(self, requests: list[WriteRequest]) -> None:
         self._served = requests
         if requests:
-            self.news.note_commit(self._transact(requests))
+            if woken := self._transact(requests):
+                # Others first: they have the longer way.
+                self._notices.send()
+                self.news.note_commit(woken)
             _deliver_answers(requests)
         else:
             self._look_for_news()
 
     def _give_up(self, error: BaseException) -> None:
         """Fail all callers that wait, and those that come later."""
-        with self._changed:
+        with self._lock:
             self._stopped = (
                 f"the writer of {self._place.path} stopped ({error!r}); what it was doing may or "
                 "may not be there: close all stores of the file and open them again"
@@ -162,24 +177,37 @@ class Writer:
             left = [*self._served, *self._urgent, *self._waiting]
             self._urgent.clear()
             self._waiting.clear()
+            self._resting = False
         _fail(left, StoreBroken(self._stopped))
         _deliver_answers(left)
 
     def _gather_requests(self) -> list[WriteRequest] | None:
         """Take all that waits; nothing when it is time to look for news, None at the end."""
-        with self._changed:
-            while not (self._urgent or self._waiting):
+        while True:
+            with self._lock:
+                if self._urgent or self._waiting:
+                    return self._take_waiting()
                 if self._closing:
                     return None
-                # In memory there is nobody else to hear from.
-                rest = None if self._place.in_memory else self.news.next_look_seconds()
-                if not self._changed.wait(rest):
-                    return []
-            taken = list(self._urgent)
-            self._urgent.clear()
-            while self._waiting and len(taken) < TOGETHER:
-                taken.append(self._waiting.popleft())
-            return taken
+                self._resting = True
+            if not self._notices.wait(self._rest_seconds()):
+                with self._lock:
+                    self._resting = False
+                return []
+
+    def _rest_seconds(self) -> float | None:
+        """Return how long to wait for others before it is time to look; None: until they come."""
+        if self._place.in_memory or self._notices.are_watched:
+            return None
+        return self.news.next_look_seconds()
+
+    def _take_waiting(self) -> list[WriteRequest]:
+        self._resting = False
+        taken = list(self._urgent)
+        self._urgent.clear()
+        while self._waiting and len(taken) < TOGETHER:
+            taken.append(self._waiting.popleft())
+        return taken
 
     def _look_for_news(self) -> None:
         """Notice, between transactions, that another process has committed."""

@@ -176,7 +176,8 @@ class Driver:
         """Send a request; the reply comes on the running loop."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Reply] = loop.create_future()
-        self._send_to_worker_or_gate(request, partial(_settle_on_loop, loop, reply))
+        answer = partial(_settle_on_loop, loop, threading.get_ident(), reply)
+        self._send_to_worker_or_gate(request, answer)
         return reply
 
     def _send_to_worker_or_gate(
@@ -272,9 +273,13 @@ def _cancel_again(task: asyncio.Task[Any], count: int) -> None:
 
 
 def _settle_on_loop(
-    loop: asyncio.AbstractEventLoop, future: asyncio.Future[Reply], reply: Reply
+    loop: asyncio.AbstractEventLoop, thread: int, future: asyncio.Future[Reply], reply: Reply
 ) -> None:
-    loop.call_soon_threadsafe(_settle, future, reply)
+    # Most replies come on the loop itself, which then need not be woken by a call of the system.
+    if threading.get_ident() == thread:
+        _settle(future, reply)
+    else:
+        loop.call_soon_threadsafe(_settle, future, reply)
 
 
 def _settle(future: asyncio.Future[Reply], reply: Reply) -> None:

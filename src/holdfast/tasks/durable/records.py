@@ -12,9 +12,11 @@ from holdfast.queries.succession import read_recorded_line
 from holdfast.tasks.durable.protocol import QUESTION, Entry
 
 
-async def recorded_entries(store: Store, job: JobId, created: Created) -> list[Entry]:
-    """Read what is recorded for a job, in order."""
-    return entries_of(await read_recorded_line(store, job, created))
+async def recorded_entries(
+    store: Store, job: JobId, created: Created, history: list[LoggedEvent] | None = None
+) -> list[Entry]:
+    """Read what is recorded for a job, in order; of itself in `history`, if that was read."""
+    return entries_of(await read_recorded_line(store, job, created, history))
 
 
 def entries_of(line: Sequence[Sequence[LoggedEvent]]) -> list[Entry]:

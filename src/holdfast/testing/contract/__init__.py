@@ -39,6 +39,7 @@ from holdfast.testing.contract.locks import LockContract
 from holdfast.testing.contract.logs import LogContract
 from holdfast.testing.contract.notes import NoteContract
 from holdfast.testing.contract.operations import OperationContract
+from holdfast.testing.contract.planned import PlannedContract
 from holdfast.testing.contract.policies import PolicyContract
 from holdfast.testing.contract.purge import PurgeContract
 from holdfast.testing.contract.quarantine import QuarantineContract
@@ -68,6 +69,7 @@ class StoreContract(
     LockContract,
     FenceContract,
     FoldContract,
+    PlannedContract,
     OperationContract,
     SignalContract,
     WholeLifeContract,

@@ -250,5 +250,6 @@ async def _claim_is_decided(store: Store, before: Job) -> None:
     assert event.facts == (NO_FACTS if clock.epoch == 1 else Facts(epoch=clock.epoch))
 
 
-def _by_id(claims: list[Claimed]) -> dict[Any, Claimed]:
-    return {claimed.job.id: claimed for claimed in claims}
+def _by_id(claimed: list[Claimed]) -> dict[Any, tuple[Any, ...]]:
+    """What a worker is given of each job."""
+    return {one.id: (one.job, one.created, one.body, one.correlation_id) for one in claimed}

@@ -20,6 +20,7 @@ from holdfast.testing.factories import (
 )
 from holdfast.testing.store_actions import (
     WAYS_OUT,
+    claim,
     claim_one,
     claimed_job,
     do,
@@ -191,6 +192,33 @@ class DueContract:
         assert held == {claimed.id: claimed, running.id: running}
         assert await store.owned("worker-2") == [other]
         assert await store.owned("nobody") == []
+
+    async def test_a_claim_that_its_owner_knows_to_have_ended_hides_no_other(
+        self, store: Store
+    ) -> None:
+        for queue in ("ended", "held"):
+            await submit_one(store, queue=queue)
+        ended = await claim_one(store, "ended", request_id="claim-1")
+        held = await claim_one(store, "held", request_id="claim-2")
+        job = await do(store, ended.job, c.Start(actor=owner_of(ended.job)))
+        await do(store, job, WAYS_OUT[State.SUCCEEDED](job))
+
+        assert await store.owned("worker-1", older_than=HOUR) == [], "both are too young"
+        for _ in range(2):
+            assert await store.owned("worker-1", ended={"claim-1": 1, "unknown": 1}) == [held.job]
+        assert await store.owned("worker-1") == [held.job]
+
+    async def test_a_claim_of_which_its_owner_knows_some_jobs_is_looked_at(
+        self, store: Store
+    ) -> None:
+        for _ in range(2):
+            await submit_one(store, queue="work")
+        ended, held = await claim(store, "work", limit=2, request_id="claim-1")
+        job = await do(store, ended.job, c.Start(actor=owner_of(ended.job)))
+        await do(store, job, WAYS_OUT[State.SUCCEEDED](job))
+
+        for _ in range(2):
+            assert await store.owned("worker-1", ended={"claim-1": 1}) == [held.job]
 
     async def test_what_was_adopted_belongs_to_its_new_owner(self, store: Store) -> None:
         job = await running_job(store, owner="worker-1")

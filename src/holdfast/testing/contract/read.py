@@ -148,6 +148,17 @@ class ReadContract:
         assert {event.id for event in await store.events(first)} == {first}
         assert {event.id for event in await store.events(second)} == {second}
 
+    async def test_histories_of_several_jobs_are_read_together(self, store: Store) -> None:
+        first, second, none = await _long_life(store), await _long_life(store), job_ids.mint()
+        long, other = await store.events(first), await store.events(second)
+
+        assert len(long) > 3
+        last = long[-1].rev
+        assert await store.histories([second, none, first], last=last) == [other, [], long]
+        short = [event for event in long if event.rev <= 3]
+        assert await store.histories([first], last=3) == [short]
+        assert await store.histories([], last=last) == []
+
     async def test_the_newest_events_of_some_types_come_newest_first(self, store: Store) -> None:
         first, second = await _long_life(store), await _long_life(store)
         events = await store.events(first)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from holdfast.lifecycle.alike import AlikeJobs, make_alike
 from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.payload import digest
-from holdfast.lifecycle.record import NO_FACTS, JobId
+from holdfast.lifecycle.record import NO_FACTS, JobId, NewJob
 from holdfast.lifecycle.states import EventType, KeyKind, Kind, Link, Priority, State
 from holdfast.lifecycle.submit import submit
 from holdfast.lifecycle.times import After
-from holdfast.ports.models import SubmitOutcome, SubmitRefused, Submitted
+from holdfast.ports.models import Limits, SubmitOutcome, SubmitRefused, Submitted
 from holdfast.ports.store import Store
 from holdfast.testing.factories import GATEWAY, HOUR, job_ids, new_job, submission
-from holdfast.testing.store_actions import all_jobs, stored, submit_one
+from holdfast.testing.store_actions import all_jobs, claim, stored, submit_one
 
 EVERYTHING = {
     "task": "render",
@@ -63,6 +64,14 @@ OF_THE_RECORD = (
     "workflow_id",
     "step_index",
 )
+OWN = frozenset(
+    {
+        *("job_id", "request_id", "client_job_id", "dedupe_key"),
+        *("admitted", "holds", "link_kind", "body"),
+    }
+)
+"""What alike jobs cannot have."""
+BIRTH_TIMES = ("created_at", "updated_at", "run_at", "deadline_at")
 OF_THE_FIRST_EVENT = ("labels", "env", "context_ptr", "adapter_id", "files_id", "trace_id")
 
 
@@ -208,6 +217,110 @@ class SubmitContract:
         assert (outcome.code, outcome.holder) == ("key_conflict", first.record.id)
         [event] = await store.events(first.record.id)
         assert event.body == b"1"
+
+    @pytest.mark.req("C1", "C8", "C9")
+    async def test_alike_jobs_are_as_if_each_was_submitted_by_itself(self, store: Store) -> None:
+        shared = {name: value for name, value in EVERYTHING.items() if name not in OWN}
+        first = submit(submission(**shared), GATEWAY)
+        single = submit(submission(**shared), GATEWAY)
+        await store.submit([single])
+        alike = _alike(first, [b"1", b'{"name":"\xc3\x9cberfahrt"}', b"3"])
+        at = await store.submit_alike(alike)
+
+        assert at is not None
+        model = await stored(store, single.record.id)
+        [event] = await store.events(single.record.id)
+        moved = at - model.created_at
+        for number, new in enumerate(alike.expand()):
+            job = await stored(store, new.record.id)
+            times = {name: getattr(model, name) + moved for name in BIRTH_TIMES}
+            assert job == replace(model, id=job.id, **times)
+            [own] = await store.events(job.id)
+            assert own == replace(
+                event,
+                id=job.id,
+                at=at,
+                run_at=times["run_at"],
+                deadline_at=times["deadline_at"],
+                body=alike.bodies[number],
+                digest=digest(alike.bodies[number]),
+            )
+
+    @pytest.mark.req("C1", "C7")
+    async def test_plain_alike_jobs_are_due_at_once_in_their_order(self, store: Store) -> None:
+        alike = _alike(new_job(), [b"%d" % number for number in range(700)])
+        before = (await store.clock()).now
+        at = await store.submit_alike(alike)
+
+        assert at is not None
+        assert before <= at <= (await store.clock()).now
+        ids = [job.record.id for job in alike.expand()]
+        jobs = await store.get(ids)
+        assert {(job.run_at, job.created_at, job.updated_at) for job in jobs if job} == {(at,) * 3}
+        assert {(job.state, job.rev, job.attempt) for job in jobs if job} == {(State.QUEUED, 1, 0)}
+        [count] = await store.counts()
+        assert (count.queue, count.state, count.jobs) == ("default", State.QUEUED, 700)
+        assert [one.job.id for one in await claim(store, limit=700)] == ids
+
+    @pytest.mark.req("B5", "C6")
+    async def test_alike_jobs_sent_again_are_left_to_a_submit_of_each(self, store: Store) -> None:
+        alike = _alike(new_job(), [b"1", b"2"])
+        assert await store.submit_alike(alike) is not None
+
+        assert await store.submit_alike(alike) is None
+        again = await store.submit(alike.expand())
+        assert [_id(outcome) for outcome in again] == [job.record.id for job in alike.expand()]
+        assert len(await all_jobs(store)) == 2
+
+    @pytest.mark.req("C6")
+    async def test_alike_jobs_are_inserted_all_or_none(self, store: Store) -> None:
+        known = new_job(body=b"7")
+        await store.submit([known])
+        alike = _alike(new_job(), [b"1", b"2", b"3"])
+        alike = replace(alike, ids=[alike.ids[0], known.record.id.bytes, alike.ids[2]])
+
+        assert await store.submit_alike(alike) is None
+        assert [job.id for job in await all_jobs(store)] == [known.record.id]
+        first, other, last = await store.submit(alike.expand())
+        assert isinstance(first, Submitted)
+        assert isinstance(other, SubmitRefused)
+        assert isinstance(last, Submitted)
+
+    @pytest.mark.req("A13")
+    async def test_alike_jobs_are_left_to_a_policy_that_judges_each(self, store: Store) -> None:
+        await store.apply_policy('version = 1\ndefault = "deny"\n', actor="ann")
+        alike = _alike(new_job(), [b"1", b"2"])
+
+        assert await store.submit_alike(alike) is None
+        assert await all_jobs(store) == []
+        outcomes = await store.submit(alike.expand())
+        assert all(isinstance(one, Submitted) and one.job.held_by for one in outcomes)
+
+    async def test_alike_jobs_of_one_name_too_many_are_refused_one_by_one(
+        self, store: Store
+    ) -> None:
+        await store.set_limits(Limits(queues=1))
+        await submit_one(store, queue="first")
+        alike = _alike(new_job(queue="second"), [b"1", b"2"])
+
+        assert await store.submit_alike(alike) is None
+        assert [type(one) for one in await store.submit(alike.expand())] == [SubmitRefused] * 2
+        assert len(await all_jobs(store)) == 1
+
+    @pytest.mark.req("B25")
+    async def test_alike_jobs_are_sealed_where_others_are(self, store: Store) -> None:
+        await store.set_sealing(True)
+        alike = _alike(new_job(), [b"1", b"2"])
+        if await store.submit_alike(alike) is None:
+            await store.submit(alike.expand())
+
+        for new in alike.expand():
+            [event] = await store.events(new.record.id)
+            assert event.seal is not None
+
+
+def _alike(first: NewJob, bodies: list[bytes]) -> AlikeJobs:
+    return make_alike(first, [job_ids.mint().bytes for _ in bodies], bodies)
 
 
 def _id(outcome: SubmitOutcome) -> JobId:

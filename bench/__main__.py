@@ -6,26 +6,27 @@ It prints medians, ranges, ratios and the targets, met or missed. Ctrl-C leaves 
 from __future__ import annotations
 
 import argparse
+import functools
 import platform
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import contestants, report
+from bench import contestants, report, revisions
 from bench.cells import NotProven
 from bench.contestants import DIRECTORY, Contestant
-from bench.figures import Measurement
 from bench.peers import PEERS
 from bench.places import Engine, PostgresEngine, SqliteEngine
 from bench.protocol import ROOT, ProgramError
-from bench.run import Results, Run, machine
+from bench.run import Results, Run, commit_of, machine, merged
 from bench.scenarios import QUICK, SCENARIOS, Scale, selected
 
 RESULTS = Path(__file__).parent / "results" / "bench.json"
@@ -45,7 +46,10 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="name scenarios and contestants")
     parser.add_argument("--only", default="", help="scenarios, by comma")
     parser.add_argument(
-        "--contenders", default="", help="the start of their names, separated by commas"
+        "--contenders",
+        default="",
+        help="the start of their names, separated by commas; "
+        "holdfast@REVISION is Holdfast at a commit, tag or branch",
     )
     parser.add_argument("--rounds", type=int, help="5, or 1 when quick")
     parser.add_argument("--jobs", type=int, help="of a drain, instead of the usual")
@@ -54,9 +58,25 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--brief", action="store_true", help="drains of one size alone, by one process alone"
     )
     parser.add_argument(
-        "--add", action="store_true", help="keep what an earlier run has of other scenarios"
+        "--condition",
+        action="append",
+        default=[],
+        help="measure only the conditions with this in their name; may be repeated",
     )
-    parser.add_argument("--from", dest="source", type=Path, help="report on a JSON file instead")
+    parser.add_argument(
+        "--add",
+        action="store_true",
+        help="keep what earlier runs have; a condition that is measured again is replaced as a "
+        "whole, all of its contestants",
+    )
+    parser.add_argument(
+        "--from",
+        dest="sources",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="report on JSON files instead; of several, a condition is the last one's that has it",
+    )
     parser.add_argument("--write-docs", action="store_true", help="table and plot into docs/")
     given = parser.parse_args(words)
     given.rounds = given.rounds or (1 if given.quick else 5)
@@ -80,23 +100,22 @@ def scale_of(given: argparse.Namespace) -> Scale:
 def main() -> int:
     """Run, report and keep; 1 if Holdfast failed, 130 after Ctrl-C."""
     given = arguments()
-    if given.source is not None:
-        results = msgspec.json.decode(given.source.read_bytes(), type=Results)
+    if given.sources:
+        results = functools.reduce(merged, map(read_results, given.sources))
     else:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         found = gather(given)
         if given.list:
             return list_all(found[0])
         results = measure(given, *found)
-        keep(results)
     report.show(results, console)
-    if given.source is None:
+    if not given.sources:
         console.print(f"written to {results_file(results.quick).relative_to(ROOT)}")
     if given.write_docs and results.quick:
         errors.print("a quick run does not go into the docs: its figures show nothing")
         return 2
     if given.write_docs:
-        write_docs(results, given.source or RESULTS)
+        write_docs(results)
     if results.broken is not None:
         return 1
     return 130 if results.interrupted else 0
@@ -115,7 +134,9 @@ def gather(given: argparse.Namespace) -> tuple[list[Contestant], dict[str, str]]
         found = [one for peer in peers for one in contestants.in_modes(peer, ())]
         return contestants.chosen([*contestants.own(), *found], asked), {}
     installed, missing = contestants.install(peers, _print_missing)
-    return contestants.chosen([*contestants.own(), *installed], asked), missing
+    older, not_found = revisions.install(asked, _print_missing)
+    found = contestants.chosen([*contestants.own(), *older, *installed], asked)
+    return found, missing | not_found
 
 
 def _print_missing(text: str) -> None:
@@ -136,15 +157,22 @@ def list_all(found: Sequence[Contestant]) -> int:
 def measure(
     given: argparse.Namespace, found: Sequence[Contestant], missing: dict[str, str]
 ) -> Results:
-    """Measure everything; what stops it early is in the results."""
+    """Measure everything, and put it beside what `--add` keeps; what stops it early is in it."""
+    started = datetime.now(UTC).isoformat(timespec="seconds")
     results = Results(
         machine=machine(),
         python=platform.python_version(),
+        run=started,
+        runs={started: commit_of(ROOT)},
         rounds=given.rounds,
         quick=given.quick,
         missing=missing,
-        measurements=_earlier_asked(given),
     )
+    earlier = earlier_results(given)
+
+    def together() -> Results:
+        return results if earlier is None else merged(earlier, results)
+
     try:
         with ExitStack() as stack:
             engines: dict[str, Engine] = {
@@ -152,10 +180,16 @@ def measure(
                 "sqlite": stack.enter_context(SqliteEngine()),
             }
             results.engines = {name: engine.version() for name, engine in engines.items()}
-            taking_part = introduced(found, results)
             run = Run(
-                results, engines, taking_part, scale_of(given), report=_print_line, keep=keep
-            )  # fmt: skip
+                results,
+                engines,
+                introduced(found, results),
+                scale_of(given),
+                report=_print_line,
+                keep=lambda _: keep(together()),
+                earlier=earlier.measurements if earlier else (),
+                conditions=given.condition,
+            )
             for name in selected(_words(given.only)):
                 with progress_bar(name) as step:
                     run.scenario(name, given.rounds, step)
@@ -163,7 +197,8 @@ def measure(
         results.broken = str(error)
     except KeyboardInterrupt:
         results.interrupted = True
-    return results
+    keep(together())
+    return together()
 
 
 def results_file(quick: bool) -> Path:
@@ -171,19 +206,15 @@ def results_file(quick: bool) -> Path:
     return QUICK_RESULTS if quick else RESULTS
 
 
-def _earlier_asked(given: argparse.Namespace) -> list[Measurement]:
-    again = selected(_words(given.only))
-    return earlier(results_file(given.quick), again) if given.add else []
+def earlier_results(given: argparse.Namespace) -> Results | None:
+    """Read what this run is to be put beside, if that is asked for and there is any."""
+    file = results_file(given.quick)
+    return read_results(file) if given.add and file.exists() else None
 
 
-def earlier(file: Path, again: Sequence[str]) -> list[Measurement]:
-    """Read what an earlier run found in scenarios that are not measured again."""
-    if not file.exists():
-        return []
-    results = msgspec.json.decode(file.read_bytes(), type=Results)
-    # A drain measures the submits before it, too.
-    replaced = {*again, "submit"} if "drain" in again else set(again)
-    return [one for one in results.measurements if one.scenario not in replaced]
+def read_results(file: Path) -> Results:
+    """Read what a run wrote."""
+    return msgspec.json.decode(file.read_bytes(), type=Results)
 
 
 def introduced(found: Sequence[Contestant], results: Results) -> list[Contestant]:
@@ -230,13 +261,13 @@ def encoded(results: Results) -> bytes:
     return msgspec.json.format(msgspec.json.encode(results), indent=1)
 
 
-def write_docs(results: Results, source: Path) -> None:
+def write_docs(results: Results) -> None:
     """Draw the picture, and put it with the tables into the page; an old one is not shown.
 
     Every figure of every round lies beside the page.
     """
-    report.write_docs(PAGE, results, with_picture=drawn(source))
     FIGURES.write_bytes(encoded(results))
+    report.write_docs(PAGE, results, with_picture=drawn(FIGURES))
     for file in (PAGE, FIGURES):
         console.print(f"written to {file.relative_to(ROOT)}")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ from msgspec import Struct
 from bench.contestants import Contestant
 from bench.figures import percentile
 from bench.places import Place, Usage
-from bench.protocol import ROOT, Program, ProgramError, Reply, Running, limit_for, number
+from bench.protocol import Program, ProgramError, Reply, Running, limit_for, number
 
 POLL_SECONDS = 0.3
 WARM_UPS = 1
@@ -126,6 +125,8 @@ def growth(cell: Cell, place: Place) -> list[Finding]:
         return [first]
     if cell.history > cell.jobs:
         _fill_and_drain(cell, place, cell.history - cell.jobs)
+    # Else autovacuum, still busy with how the history was made, would be part of the measure.
+    place.settle()
     backlog = msgspec.structs.replace(cell, jobs=cell.history // 10)
     fill(backlog, place)
     values = _drain_what_is_there(backlog, place)
@@ -225,7 +226,7 @@ def reckon(cell: Cell, reply: Reply, before: Usage, after: Usage) -> dict[str, f
         values["server_micros"] = (after.cpu_seconds - before.cpu_seconds) / jobs * 1e6
     if before.wal_bytes is not None and after.wal_bytes is not None:
         values["wal_bytes"] = (after.wal_bytes - before.wal_bytes) / jobs
-    for key in ("rss", "idle", "sent_seconds"):
+    for key in ("rss", "idle", "occupied", "sent_seconds"):
         if key in reply:
             values[key] = number(name, reply, key)
     return values
@@ -305,8 +306,8 @@ def _holdfast_verify(
 ) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            [sys.executable, "-m", "holdfast.cli", "verify", "--url", place.url, "--json"],
-            cwd=ROOT,
+            [*cell.contestant.command_line, "verify", "--url", place.url, "--json"],
+            cwd=cell.contestant.directory,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

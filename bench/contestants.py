@@ -11,12 +11,14 @@ from msgspec import Struct
 
 from bench.peers import DIRECTORY as PEERS_DIRECTORY
 from bench.peers import Pace
-from bench.protocol import Program, ProgramError, Unsupported
+from bench.protocol import ROOT, Program, ProgramError, Unsupported
 
 DIRECTORY = PEERS_DIRECTORY.parent
 """Where the bench installs what it needs, outside the project's environment."""
 HOLDFAST, HOLDFAST_SQLITE = "holdfast", "holdfast on SQLite"
 STORE, STORE_SQLITE = "store", "store on SQLite"
+AT = "@"
+"""Between the name of one of ours and the revision that it is of: holdfast@9e5ff28 on SQLite."""
 
 
 class Contestant(Struct, frozen=True, kw_only=True):
@@ -24,7 +26,10 @@ class Contestant(Struct, frozen=True, kw_only=True):
 
     name: str
     family: str
-    """Whose modes it shares: one peer, measured once where modes make no difference."""
+    """Whose modes it shares: one peer, measured once where modes make no difference.
+
+    Holdfast at another revision is of the family of today's.
+    """
     engine: str
     argv: tuple[str, ...]
     mode: str | None = None
@@ -35,11 +40,23 @@ class Contestant(Struct, frozen=True, kw_only=True):
     ours: bool = False
     """Whether `holdfast verify` must pass after it."""
     settings: str = ""
+    directory: Path = ROOT
+    """Where its program is started."""
 
     @property
     def program(self) -> Program:
         """Its program."""
-        return Program(self.name, self.argv)
+        return Program(self.name, self.argv, self.directory)
+
+    @property
+    def is_store(self) -> bool:
+        """Whether there is no worker."""
+        return self.family in (STORE, STORE_SQLITE)
+
+    @property
+    def command_line(self) -> tuple[str, ...]:
+        """How the `holdfast` command of its own tree is started, if it is one of ours."""
+        return (self.argv[0], "-m", "holdfast.cli")
 
 
 class Card(Struct, frozen=True, kw_only=True):
@@ -50,6 +67,18 @@ class Card(Struct, frozen=True, kw_only=True):
     version: str
     settings: str
     keeps: str
+
+
+def is_ours(name: str) -> bool:
+    """Return whether a name is Holdfast's or its store's, of today or of another revision."""
+    return name.partition(" ")[0].partition(AT)[0] in (HOLDFAST, STORE)
+
+
+def before(name: str, ours: str) -> bool:
+    """Return whether a name is another revision of one of ours."""
+    first, *rest = name.split(" ")
+    base, at, _ = first.partition(AT)
+    return bool(at) and " ".join([base, *rest]) == ours
 
 
 def own() -> list[Contestant]:

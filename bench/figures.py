@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -18,6 +19,12 @@ class Measurement(Struct, frozen=True, kw_only=True):
     jobs: int
     values: Mapping[str, float]
     """By name: rate (per second), client_micros, server_micros, wal_bytes, …; see `report`."""
+    run: str = ""
+    """Which run it is of: the time at which that started."""
+
+
+Rounds: TypeAlias = Mapping[tuple[str, int], float]
+"""One value by run and round."""
 
 
 class Figure(Struct, frozen=True):
@@ -42,15 +49,21 @@ class Ratio(Struct, frozen=True):
     highest: float
 
 
-def ratio(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Ratio | None:
+def ratio(ours: Rounds, theirs: Rounds) -> Ratio | None:
     """Divide; the range comes from the rounds that both took part in, measured next to each other.
 
-    None where one of them has nothing.
+    Only what both did in one run is compared: the machine is another one at another time. None
+    where there is nothing of the kind.
     """
-    if not ours or not theirs or not median(theirs.values()):
+    runs = {run for run, _ in ours} & {run for run, _ in theirs}
+    mine, other = (
+        {each: value for each, value in found.items() if each[0] in runs}
+        for found in (ours, theirs)
+    )
+    if not runs or not median(other.values()):
         return None
-    value = median(ours.values()) / median(theirs.values())
-    pairs = [ours[each] / theirs[each] for each in ours if theirs.get(each)]
+    value = median(mine.values()) / median(other.values())
+    pairs = [mine[each] / other[each] for each in mine if other.get(each)]
     return Ratio(value, min(pairs, default=value), max(pairs, default=value))
 
 
@@ -61,16 +74,18 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 class Measured:
-    """All that a run has measured so far."""
+    """All that one run, or several, have measured so far."""
 
     def __init__(self, measurements: Sequence[Measurement] = ()) -> None:
         """Take what there is."""
         self.all = list(measurements)
 
-    def values(self, scenario: str, variant: str, contender: str, name: str) -> dict[int, float]:
-        """Give one value by round."""
+    def values(
+        self, scenario: str, variant: str, contender: str, name: str
+    ) -> dict[tuple[str, int], float]:
+        """Give one value by run and round."""
         return {
-            one.round: one.values[name]
+            (one.run, one.round): one.values[name]
             for one in self.all
             if (one.scenario, one.variant, one.contender) == (scenario, variant, contender)
             and name in one.values

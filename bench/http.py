@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -24,6 +25,7 @@ from bench.protocol import ROOT, STOP_SECONDS, Program, ProgramError, Reply, num
 CONNECTIONS = 64
 LISTENERS = 500
 CLIENT = Program("http", (sys.executable, "-m", "bench.programs.http"))
+EMPTY = (sys.executable, "-m", "bench.programs.empty")
 BEGIN_SECONDS, STOCK_SECONDS = 60.0, 1800.0
 PROVEN_JOBS = 100_000
 """More than these are not verified again: the growth does so."""
@@ -77,9 +79,9 @@ def submits(cell: Cell, place: Place) -> list[Finding]:
 
     Before them come `cell.samples` empty POSTs.
     """
-    with serving("bench.programs.empty") as url:
+    with serving(EMPTY) as url:
         empty = _rate(_asked("submit", url, cell, mode="empty", jobs=cell.samples))
-    with _holdfast(place) as url:
+    with _holdfast(cell.contestant, place) as url:
         reply = _asked("submit", url, cell, mode=cell.task, jobs=cell.jobs)
     verify(cell, place, int(number("http", reply, "written")))
     rate = _rate(reply)
@@ -89,7 +91,7 @@ def submits(cell: Cell, place: Place) -> list[Finding]:
 
 def listeners(cell: Cell, place: Place) -> list[Finding]:
     """Measure how soon events reach all listeners, and how many can be sent per second."""
-    with _holdfast(place) as url:
+    with _holdfast(cell.contestant, place) as url:
         reply = _asked("listen", url, cell, jobs=cell.jobs, samples=cell.samples)
     verify(cell, place, int(number("http", reply, "written")))
     return [Finding(values={"rate": _rate(reply), **_spread(reply)})]
@@ -97,9 +99,12 @@ def listeners(cell: Cell, place: Place) -> list[Finding]:
 
 def lists(cell: Cell, place: Place) -> list[Finding]:
     """Measure pages of jobs by all kinds of filters."""
-    CLIENT.ask("stock", url=place.url, jobs=cell.jobs, limit_seconds=STOCK_SECONDS)
+    one = cell.contestant
+    # It fills the store without a server: by the library that the server is of.
+    client = Program("http", (one.argv[0], "-m", "bench.programs.http"), one.directory)
+    client.ask("stock", url=place.url, jobs=cell.jobs, limit_seconds=STOCK_SECONDS)
     place.analyse()
-    with _holdfast(place) as url:
+    with _holdfast(cell.contestant, place) as url:
         reply = _asked("list", url, cell, samples=cell.samples)
     if cell.jobs <= PROVEN_JOBS:
         verify(cell, place, cell.jobs)
@@ -120,24 +125,27 @@ def _spread(reply: Reply) -> Values:
 
 
 @contextmanager
-def _holdfast(place: Place) -> Iterator[str]:
+def _holdfast(one: Contestant, place: Place) -> Iterator[str]:
     subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "migrate", "--url", place.url],
-        cwd=ROOT,
+        [*one.command_line, "migrate", "--url", place.url],
+        cwd=one.directory,
         check=True,
         capture_output=True,
     )
-    with serving("holdfast.cli", "serve", "--url", place.url, "--port") as url:
+    words = (*one.command_line, "serve", "--url", place.url, "--port")
+    with serving(words, one.directory) as url:
         yield url
 
 
 @contextmanager
-def serving(*module: str) -> Iterator[str]:
+def serving(command: Sequence[str], directory: Path = ROOT) -> Iterator[str]:
     """Run a server, whose last word is the port, and return its address."""
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = int(free.getsockname()[1])
-    words = [sys.executable, "-m", *module, str(port)]
-    process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    words = [*command, str(port)]
+    process = subprocess.Popen(
+        words, cwd=directory, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
     try:
         _await(process, port, words)
         yield f"http://127.0.0.1:{port}"

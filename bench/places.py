@@ -40,6 +40,9 @@ class Place(Protocol):
     def analyse(self) -> None:
         """Let the engine learn about what the tables hold."""
 
+    def settle(self) -> None:
+        """Let the engine clean up after what is long past."""
+
     def usage(self) -> Usage:
         """Return what it has used so far."""
 
@@ -82,6 +85,10 @@ class PostgresPlace:
     def analyse(self) -> None:
         """Gather statistics, as autovacuum would some time after a burst."""
         self._cluster.sql("ANALYZE", database_of(self.url))
+
+    def settle(self) -> None:
+        """Do what autovacuum would have done long ago, had the history not been made just now."""
+        self._cluster.sql("VACUUM (ANALYZE)", database_of(self.url))
 
     def usage(self) -> Usage:
         """Ask PostgreSQL, and Linux about all of its processes."""
@@ -171,6 +178,9 @@ class SqlitePlace:
 
     def analyse(self) -> None:
         """Leave it: a user of SQLite does not."""
+
+    def settle(self) -> None:
+        """Leave it: SQLite has cleaned up when a transaction has ended."""
 
     def usage(self) -> Usage:
         """Add up the files; the engine runs in the client, whose CPU time holds it."""

@@ -40,10 +40,11 @@ class Unsupported(Exception):
 class Program:
     """A contender's program, by the words that start it."""
 
-    def __init__(self, name: str, argv: Sequence[str]) -> None:
-        """Take the words; the verb comes after them."""
+    def __init__(self, name: str, argv: Sequence[str], directory: Path = ROOT) -> None:
+        """Take the words, which the verb comes after, and the directory to start it in."""
         self.name = name
         self._argv = list(argv)
+        self._directory = directory
 
     def ask(self, verb: str, *, limit_seconds: float | None = None, **options: Option) -> Reply:
         """Run one verb to its end, and give its answer."""
@@ -52,7 +53,7 @@ class Program:
 
     def start(self, verb: str, **options: Option) -> Running:
         """Start a verb that ends by itself or when it is stopped."""
-        return Running(f"{self.name} {verb}", [*self._argv, verb, *words(options)])
+        return Running(f"{self.name} {verb}", [*self._argv, verb, *words(options)], self._directory)
 
 
 def words(options: dict[str, Option]) -> list[str]:
@@ -75,14 +76,14 @@ def limit_for(jobs: Option) -> float:
 class Running:
     """A program that runs."""
 
-    def __init__(self, name: str, argv: Sequence[str]) -> None:
+    def __init__(self, name: str, argv: Sequence[str], directory: Path = ROOT) -> None:
         """Start it, in a session of its own: Ctrl-C is ours to hand on."""
         self._name = name
         self._stderr = TemporaryFile()  # noqa: SIM115  it lives as long as the program
         try:
             self._process = subprocess.Popen(
                 argv,
-                cwd=ROOT,
+                cwd=directory,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,

@@ -218,9 +218,13 @@ def drain_columns() -> Columns:
 
 def sleeper_columns() -> Columns:
     """Show how near it came to what a hundred slots can do."""
-    return ("of the ideal 10,000/s", "slots idle"), lambda spot: (
+    headings, cells = cost_columns()
+    more = ("of the ideal 10,000/s", "slots in use while jobs are due", "slots not napping")
+    return (*more, *headings), lambda spot: (
         spot.median("rate", lambda rate: _percent(rate / IDEAL_SLEEPERS)),
+        spot.median("occupied", _percent),
         spot.median("idle", _percent),
+        *cells(spot),
     )
 
 
@@ -429,9 +433,20 @@ def conditions(results: Results) -> list[str]:
     return [
         f"{results.machine}, shared by client and server; Python {results.python}",
         *results.engines.values(),
+        *_runs(results),
         f"up to {results.rounds} interleaved rounds, see each row, medians; "
         "CHECKPOINT before each stretch by the clock" + (f"; {size}" if size else ""),
     ]
+
+
+def _runs(results: Results) -> Iterator[str]:
+    """Tell which runs the figures are of, and of which commit each is."""
+    runs = sorted({one.run for one in results.measurements if one.run})
+    names = [f"{run} ({results.runs[run]})" for run in runs]
+    if len(names) == 1:
+        yield f"run of {names[0]}"
+    elif names:
+        yield f"runs of {', '.join(names)}; every ratio is of one run"
 
 
 def show(results: Results, console: Console) -> None:

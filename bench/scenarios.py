@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from bench import blobs, boxes, bus, cells, http, policy
 from bench.cells import Cell
-from bench.contestants import HOLDFAST, HOLDFAST_SQLITE, STORE, STORE_SQLITE, Contestant
+from bench.contestants import HOLDFAST, HOLDFAST_SQLITE, Contestant
 from bench.figures import Measured
 from bench.peers import Pace
 
@@ -85,14 +85,14 @@ class Field(Struct, frozen=True, kw_only=True):
         """Find some by name."""
         return [one for one in self.contestants if one.name in names]
 
+    def workers(self) -> list[Contestant]:
+        """Find Holdfast on both engines, as it is and at other revisions."""
+        return [one for one in self.contestants if one.family in (HOLDFAST, HOLDFAST_SQLITE)]
+
     def everywhere(self) -> list[Contestant]:
         """Give the fast with a worker, each once, for what not every scale measures of peers."""
         found = [one for one in self.contestants if one.ours or self.scale.peers_everywhere]
-        return [
-            one
-            for one in found
-            if one.first and one.pace is Pace.FAST and one.name not in (STORE, STORE_SQLITE)
-        ]
+        return [one for one in found if one.first and one.pace is Pace.FAST and not one.is_store]
 
     def jobs(self, one: Contestant, usual: int) -> int:
         """Return how many jobs it gets."""
@@ -161,10 +161,9 @@ def _spared(one: Contestant, condition: Condition) -> bool:
     SQLite is not analysed, and how it grows is a scenario of its own; the store is one process; of
     the few jobs that the slow get there are not twice as many, nor anything to analyse.
     """
-    is_store = one.name in (STORE, STORE_SQLITE)
     return (
         (one.engine == "sqlite" and (condition.analysed or condition.twice))
-        or (is_store and (condition.twice or condition.processes > 1))
+        or (one.is_store and (condition.twice or condition.processes > 1))
         or (one.pace is Pace.MIDDLING and condition.twice)
         or (one.pace is Pace.SLOW and not condition.plain)
     )
@@ -190,7 +189,7 @@ def latencies(field: Field) -> Iterator[Cell]:
     samples = field.scale.samples
     for one in _with_workers(field):
         yield _cell("latency", "idle", one, 1, cells.latency, samples=samples)
-    for one in field.named(HOLDFAST, HOLDFAST_SQLITE) if field.scale.half_load else ():
+    for one in field.workers() if field.scale.half_load else ():
         rate = half_load(field.measured, one.name)
         if rate:
             yield _cell("latency", "half load", one, 1, cells.latency, samples=samples, rate=rate)
@@ -231,13 +230,13 @@ def steps(field: Field) -> Iterator[Cell]:
 
 
 def _of_holdfast(field: Field, name: str, variant: str, jobs: int) -> Iterator[Cell]:
-    for one in field.named(HOLDFAST, HOLDFAST_SQLITE):
+    for one in field.workers():
         yield _cell(name, variant, one, jobs, cells.drain, analysed=True, task=name)
 
 
 def signals(field: Field) -> Iterator[Cell]:
     """List signals to jobs that wait."""
-    for one in field.named(HOLDFAST, HOLDFAST_SQLITE):
+    for one in field.workers():
         jobs = field.scale.signals
         yield _cell("signals", f"{CALLERS} callers", one, jobs, cells.signals, callers=CALLERS)
 
@@ -246,7 +245,7 @@ def growth(field: Field) -> Iterator[Cell]:
     """List drains of ever more jobs, the last with history before it."""
     sizes = field.scale.growth
     for size in sizes:
-        for one in field.named(HOLDFAST, HOLDFAST_SQLITE):
+        for one in field.workers():
             history = field.scale.history if size == sizes[-1] else 0
             yield _cell(
                 "growth",
@@ -255,13 +254,12 @@ def growth(field: Field) -> Iterator[Cell]:
                 size,
                 cells.growth,
                 history=history,
-                most_rounds=1 if history else None,
             )
 
 
 def over_http(field: Field) -> Iterator[Cell]:
     """List what a server serves: submits, listeners, lists."""
-    yield from http.cells(field.named(HOLDFAST, HOLDFAST_SQLITE), field.scale.http)
+    yield from http.cells(field.workers(), field.scale.http)
 
 
 def commands(field: Field) -> Iterator[Cell]:
@@ -286,7 +284,7 @@ def over_a_bus(field: Field) -> Iterator[Cell]:
 
 def _with_workers(field: Field) -> Iterator[Contestant]:
     for one in field.contestants:
-        if one.first and one.name not in (STORE, STORE_SQLITE):
+        if one.first and not one.is_store:
             yield one
 
 
@@ -318,19 +316,12 @@ SCENARIOS: dict[str, Callable[[Field], Iterator[Cell]]] = {
     "policy": judged,
     "bus": over_a_bus,
 }
-GROWTH_ROUNDS = 3
-"""At most: a round of it takes as long as many of the others."""
 
 
 def selected(only: Sequence[str]) -> list[str]:
     """Order what was asked for; a drain measures the submit before it, too."""
     names = [name for name in SCENARIOS if not only or name in only]
     return [name for name in names if name != "submit" or "drain" not in names]
-
-
-def rounds_of(scenario: str, rounds: int) -> int:
-    """Return how many rounds a scenario gets."""
-    return min(rounds, GROWTH_ROUNDS) if scenario == "growth" else rounds
 
 
 def in_turn(cells: Sequence[Cell], number: int) -> list[Cell]:

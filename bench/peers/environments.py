@@ -30,19 +30,8 @@ class PythonEnvironment:
         if _is_installed(place, wanted):
             return
         pins = [f"{package}=={version}" for package, version in self.packages.items()]
-        _print_line(f"installing {' '.join(pins)}")
-        _run(
-            [sys.executable, "-m", "venv", "--clear", "--without-pip", str(place)],
-            remedy="install Python with its venv module (Debian: python3-venv)",
-        )
-        _run(
-            [
-                *(sys.executable, "-m", "pip", "--python", str(_python_in(place))),
-                *("install", "--quiet", "--disable-pip-version-check", *pins),
-            ],
-            remedy="make sure that `python -m pip` works and that there is a network, or a mirror"
-            " in pip's configuration; then run it again",
-        )
+        print_line(f"installing {' '.join(pins)}")
+        make_environment(place, pins)
         _mark_installed(place, wanted)
 
     def argv(self, directory: Path, program: Path) -> list[str]:
@@ -68,7 +57,7 @@ class NodeEnvironment:
                 " 18 or newer with npm (Debian: nodejs npm), or leave these peers out"
             )
         pins = [f"{package}@{version}" for package, version in self.packages.items()]
-        _print_line(f"installing {' '.join(pins)}")
+        print_line(f"installing {' '.join(pins)}")
         place.mkdir(parents=True, exist_ok=True)
         manifest = {"private": True, "dependencies": dict(self.packages)}
         (place / "package.json").write_text(json.dumps(manifest), "utf-8")
@@ -84,6 +73,26 @@ class NodeEnvironment:
         return ["node", str(program), "--packages", str(directory / "npm")]
 
 
+def make_environment(place: Path, wanted: Sequence[str], limits: Path | None = None) -> None:
+    """Make a virtual environment and fill it by the pip of the Python that runs the bench.
+
+    `limits` is a file of the versions that packages must have, should they be needed.
+    """
+    _run(
+        [sys.executable, "-m", "venv", "--clear", "--without-pip", str(place)],
+        remedy="install Python with its venv module (Debian: python3-venv)",
+    )
+    constraint = () if limits is None else ("--constraint", str(limits))
+    _run(
+        [
+            *(sys.executable, "-m", "pip", "--python", str(_python_in(place))),
+            *("install", "--quiet", "--disable-pip-version-check", *constraint, *wanted),
+        ],
+        remedy="make sure that `python -m pip` works and that there is a network, or a mirror"
+        " in pip's configuration; then run it again",
+    )
+
+
 def _python_in(place: Path) -> Path:
     return place / "bin" / "python"
 
@@ -97,7 +106,8 @@ def _mark_installed(place: Path, wanted: Mapping[str, str]) -> None:
     (place / STAMP).write_text(json.dumps(dict(wanted)), "utf-8")
 
 
-def _print_line(line: str) -> None:
+def print_line(line: str) -> None:
+    """Tell what is being installed: it takes its time."""
     print(f"peers: {line}", file=sys.stderr, flush=True)
 
 

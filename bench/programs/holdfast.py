@@ -62,6 +62,41 @@ class Counted:
 counted = Counted()
 
 
+class Slots:
+    """How many handlers run at once, on average, from the first start to the last."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start with none."""
+        self._clock = clock
+        self._running = 0
+        self._first = self._since = 0.0
+        self._busy_seconds = 0.0
+        self.occupied = 0.0
+        """The average up to the last start: as long as jobs were due."""
+
+    def enter(self) -> None:
+        """Note a start."""
+        now = self._pass()
+        self._first = self._first or now
+        self._running += 1
+        if now > self._first:
+            self.occupied = self._busy_seconds / (now - self._first)
+
+    def leave(self) -> None:
+        """Note an end."""
+        self._pass()
+        self._running -= 1
+
+    def _pass(self) -> float:
+        now = self._clock()
+        self._busy_seconds += self._running * (now - self._since)
+        self._since = now
+        return now
+
+
+slots = Slots()
+
+
 @app.task
 async def noop(data: str) -> None:
     """Do nothing."""
@@ -73,7 +108,9 @@ async def noop(data: str) -> None:
 async def sleepers(data: str) -> None:
     """Wait for ten milliseconds."""
     counted.start()
+    slots.enter()
     await asyncio.sleep(NAP_SECONDS)
+    slots.leave()
     counted.end()
 
 
@@ -175,6 +212,7 @@ async def drain(given: argparse.Namespace) -> Reply:
         reply = counted.stretch.reply(given.jobs, rss=peak_memory_bytes())
     if given.mode == "sleepers":
         reply["idle"] = idle_share(given.jobs, reply["seconds"])
+        reply["occupied"] = slots.occupied / SLEEPERS
     return reply
 
 

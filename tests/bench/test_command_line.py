@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from bench import __main__ as bench_main
-from bench.__main__ import arguments, drawn, earlier, keep, scale_of, write_docs
+from bench.__main__ import arguments, drawn, earlier_results, keep, scale_of, write_docs
 from bench.figures import Measurement
 from bench.report import BEGIN, END
 from bench.run import Results
@@ -37,19 +37,40 @@ def test_a_scenario_that_there_is_not_is_named(capsys: pytest.CaptureFixture[str
     assert "no scenario drian; there are submit" in capsys.readouterr().err
 
 
-def test_an_earlier_run_gives_what_is_not_measured_again(tmp_path: Path) -> None:
-    file = tmp_path / "bench.json"
-    assert earlier(file, ["drain"]) == []
-    found = [
-        Measurement(
-            scenario=name, variant="v", contender="c", round=0, jobs=1, values={"rate": 1.0}
+def test_an_earlier_run_is_kept_only_if_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_main, "RESULTS", tmp_path / "bench.json")
+    assert earlier_results(arguments(["--add"])) is None
+    kept = Results(machine="m", python="3", run="1")
+    keep(kept)
+    assert earlier_results(arguments(["--add"])) == kept
+    assert earlier_results(arguments([])) is None
+
+
+def test_pieces_are_put_together_for_one_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = []
+    for run, variant in (("morning", "10 analysed"), ("evening", "10 burst")):
+        found = Measurement(
+            scenario="drain",
+            variant=variant,
+            contender="a",
+            round=0,
+            jobs=1,
+            values={"rate": 1.0},
+            run=run,
         )
-        for name in ("submit", "drain", "latency")
-    ]
-    results = Results(machine="m", python="3", measurements=found)
-    file.write_bytes(msgspec.json.encode(results))
-    assert [one.scenario for one in earlier(file, ["drain"])] == ["latency"]
-    assert [one.scenario for one in earlier(file, ["latency"])] == ["submit", "drain"]
+        files.append(tmp_path / f"{run}.json")
+        results = Results(machine="m", python="3", runs={run: "c"}, measurements=[found])
+        files[-1].write_bytes(msgspec.json.encode(results))
+    monkeypatch.setattr("sys.argv", ["bench", "--from", *map(str, files)])
+    assert bench_main.main() == 0
+    shown = capsys.readouterr().out
+    assert "10 analysed" in shown
+    assert "10 burst" in shown
+    assert "runs of evening (c), morning (c); every ratio is of one run" in shown
 
 
 def test_a_quick_run_leaves_the_figures_of_a_full_one_alone(
@@ -75,6 +96,6 @@ def test_every_figure_lies_beside_the_page(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(bench_main, name, value)
     monkeypatch.setattr(bench_main, "drawn", lambda _: False)
     results = Results(machine="m", python="3")
-    write_docs(results, tmp_path / "bench.json")
+    write_docs(results)
     assert msgspec.json.decode(figures.read_bytes(), type=Results) == results
     assert "- m, shared by client and server" in page.read_text()

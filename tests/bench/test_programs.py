@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -13,8 +14,9 @@ from bench import cells
 from bench.cells import Cell, NotProven
 from bench.contestants import HOLDFAST, HOLDFAST_SQLITE, Contestant
 from bench.places import PostgresPlace, SqlitePlace, server_cpu_seconds
-from bench.programs.holdfast import idle_share, payload
-from bench.protocol import Program
+from bench.programs.holdfast import Slots, idle_share, payload
+from bench.programs.replies import peak_in
+from bench.protocol import ROOT, Program
 from tests.support.postgres import PostgresCluster, database_of
 
 JOBS = 50
@@ -62,6 +64,7 @@ def test_sleepers_and_steps(holdfast: Program, url: str) -> None:
     holdfast.ask("fill", url=url, jobs=JOBS, mode="sleepers")
     found = holdfast.ask("drain", url=url, jobs=JOBS, mode="sleepers")
     assert 0 <= found["idle"] < 1
+    assert 0 < found["occupied"] <= 1
     holdfast.ask("fill", url=url, jobs=JOBS, mode="steps")
     assert holdfast.ask("drain", url=url, jobs=JOBS, mode="steps")["jobs"] == JOBS
     assert holdfast.ask("left", url=url) == {"left": 0}
@@ -108,6 +111,31 @@ def test_no_argument_is_the_same_twice_nor_compressible() -> None:
 def test_slots_that_wake_late_were_idle() -> None:
     # Twice as long as a hundred slots need for naps of ten milliseconds.
     assert idle_share(jobs=10_000, seconds=2.0) == pytest.approx(0.5)
+
+
+def test_slots_are_counted_until_the_last_start() -> None:
+    times = iter([10.0, 11.0, 13.0, 14.0, 99.0, 99.0])
+    slots = Slots(clock=lambda: next(times))
+    slots.enter()
+    slots.enter()
+    slots.leave()
+    slots.enter()
+    # One for a second, two for two, one for one; what comes after nobody is due for.
+    assert slots.occupied == pytest.approx((1 + 4 + 1) / 4)
+    slots.leave()
+    slots.leave()
+    assert slots.occupied == pytest.approx(1.5)
+
+
+def test_the_peak_of_memory_is_of_this_process_alone() -> None:
+    assert peak_in("VmPeak:\t  900 kB\nVmHWM:\t   42 kB\n") == 43_008
+    large = "x = bytearray(300_000_000); import subprocess, sys;"
+    ask = "from bench.programs.replies import peak_memory_bytes as p; print(p())"
+    code = f"{large} subprocess.run([sys.executable, '-c', {ask!r}], check=True)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert int(done.stdout) < 100_000_000
 
 
 def _cell(**changes: int) -> Cell:

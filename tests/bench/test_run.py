@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ import pytest
 
 from bench import cells, contestants
 from bench.cells import Cell, NotProven
-from bench.contestants import HOLDFAST, STORE, Contestant
+from bench.contestants import HOLDFAST, STORE, Card, Contestant
 from bench.figures import Measured, Measurement
 from bench.peers import Pace
 from bench.places import Place, Usage
 from bench.protocol import ProgramError
-from bench.run import Results, Run
+from bench.run import Results, Run, merged
 from bench.scenarios import (
     SCENARIOS,
     Field,
@@ -28,7 +28,6 @@ from bench.scenarios import (
     drains,
     half_load,
     in_turn,
-    rounds_of,
     selected,
 )
 
@@ -59,6 +58,9 @@ class FakePlace:
     def analyse(self) -> None:
         self._say("ANALYZE")
 
+    def settle(self) -> None:
+        self._say("VACUUM")
+
     def usage(self) -> Usage:
         return Usage(cpu_seconds=0.0, wal_bytes=0, disk_bytes=0)
 
@@ -87,7 +89,12 @@ def _contestant(name: str, *, left: int = 0, code: str = PROGRAM, **changes: Any
     return Contestant(name=name, argv=argv, **given)
 
 
-def _run(tmp_path: Path, *taking_part: Contestant, report: Callable[[str], None] = print) -> Run:
+def _run(
+    tmp_path: Path,
+    *taking_part: Contestant,
+    report: Callable[[str], None] = print,
+    conditions: Sequence[str] = (),
+) -> Run:
     return Run(
         Results(machine="", python=""),
         {"postgresql": FakeEngine(tmp_path / "log"), "sqlite": FakeEngine(tmp_path / "log")},
@@ -95,6 +102,7 @@ def _run(tmp_path: Path, *taking_part: Contestant, report: Callable[[str], None]
         Scale(jobs=10, larger=False),
         report=report,
         keep=lambda _: None,
+        conditions=conditions,
     )
 
 
@@ -173,6 +181,15 @@ def test_a_failure_under_one_condition_leaves_the_others_measured(tmp_path: Path
     assert run.results.failures == ["drain, 10 analysed: a left 1 of 10 jobs"]
     drained = [one for one in run.results.measurements if one.scenario == "drain"]
     assert [(one.variant, one.round) for one in drained] == [("10 burst", 0), ("10 burst", 1)]
+
+
+def test_a_history_is_cleaned_up_after_before_the_drain_on_it(tmp_path: Path) -> None:
+    cell = msgspec.structs.replace(_drain_cell(_contestant("a")), history=20)
+    first, second = cells.growth(cell, FakePlace(tmp_path / "log"))
+    assert (first.jobs, second.jobs) == (None, 2)
+    said = (tmp_path / "log").read_text().split()
+    made = ["setup", "CHECKPOINT", "fill", "CHECKPOINT", "drain", "fill", "drain"]
+    assert said == [*made, "VACUUM", "CHECKPOINT", "fill", "CHECKPOINT", "drain", "left"]
 
 
 def test_a_peer_that_did_other_than_asked_does_not_count(tmp_path: Path) -> None:
@@ -296,10 +313,56 @@ def test_a_drain_measures_the_submit_too() -> None:
     assert selected(["latency", "drain"]) == ["drain", "latency"]
 
 
-def test_the_long_scenario_gets_fewer_rounds() -> None:
-    assert rounds_of("growth", 5) == 3
-    assert rounds_of("drain", 5) == 5
-    assert set(SCENARIOS) >= {"submit", "drain", "single", "latency", "growth"}
+def test_a_run_can_be_of_some_conditions_alone(tmp_path: Path) -> None:
+    run = _run(tmp_path, _contestant("a"), conditions=["analysed"])
+    run.scenario("drain", 1, lambda *_: None)
+    drained = [one for one in run.results.measurements if one.scenario == "drain"]
+    assert [one.variant for one in drained] == ["10 analysed"]
+
+
+def test_a_measurement_names_its_run(tmp_path: Path) -> None:
+    run = _run(tmp_path, _contestant("a"))
+    run.results.run = "today"
+    run.scenario("drain", 1, lambda *_: None)
+    assert {one.run for one in run.results.measurements} == {"today"}
+
+
+def _measured_in(run: str, *conditions: str, name: str = "a", **changes: Any) -> Results:
+    found = [
+        Measurement(
+            scenario="drain", variant=one, contender=name, round=0, jobs=1, values={}, run=run
+        )
+        for one in conditions
+    ]
+    return Results(machine="m", python="3", run=run, measurements=found, **changes)
+
+
+def test_a_condition_is_of_the_last_run_that_has_it() -> None:
+    earlier = _measured_in("1", "burst", "analysed", name="b", runs={"1": "x"}, rounds=5)
+    found = merged(earlier, _measured_in("2", "burst", runs={"2": "y"}, rounds=3))
+    assert [(one.variant, one.run, one.contender) for one in found.measurements] == [
+        ("analysed", "1", "b"),
+        ("burst", "2", "a"),
+    ]
+    assert (found.run, found.runs, found.rounds) == ("2", {"1": "x", "2": "y"}, 5)
+
+
+def test_what_an_earlier_run_says_about_others_stays() -> None:
+    def card(name: str, version: str) -> Card:
+        return Card(name=name, engine="sqlite", version=version, settings="", keeps="")
+
+    earlier = _measured_in(
+        "1",
+        cards=[card("a", "1"), card("b", "1")],
+        missing={"a": "no network", "c": "no network"},
+        failures=["drain, burst: a left 1 job", "drain, analysed: a left 1 job"],
+        broken="verify failed",
+    )
+    found = merged(earlier, _measured_in("2", "burst", cards=[card("a", "2")]))
+    assert [(one.name, one.version) for one in found.cards] == [("a", "2"), ("b", "1")]
+    assert found.missing == {"c": "no network"}
+    assert found.failures == ["drain, analysed: a left 1 job", "a run before: verify failed"]
+    assert found.broken is None
 
 
 class FakePeer:

@@ -95,6 +95,7 @@ def test_latency_must_be_below_that_of_every_peer() -> None:
     found = [
         _one("latency", "idle", HOLDFAST, p50=3.0, p99=6.0),
         _one("latency", "idle", HOLDFAST_SQLITE, p50=1.0, p99=2.0),
+        _one("latency", "idle", f"{HOLDFAST}@v1", p50=1.0, p99=1.0),
         _one("latency", "idle", "slow", p50=30.0, p99=60.0),
         _one("latency", "idle", "quick", p50=3.0, p99=7.0),
     ]
@@ -103,10 +104,71 @@ def test_latency_must_be_below_that_of_every_peer() -> None:
     assert _judged(named.format("p99"), *found).verdict is Verdict.MET
 
 
+def test_a_bulk_submit_is_compared_with_the_fastest_peer_which_is_named() -> None:
+    found = [
+        _one("submit", "100,000 jobs", HOLDFAST, rate=22.0),
+        _one("submit", "100,000 jobs", f"{HOLDFAST}@v1", rate=99.0),
+        _one("submit", "100,000 jobs", STORE, rate=99.0),
+        _one("submit", "100,000 jobs", "slow", rate=1.0),
+        _one("submit", "100,000 jobs", "quick", rate=20.0),
+    ]
+    judged = _judged("bulk submit vs the fastest of all peers", *found)
+    assert (judged.shown, judged.verdict) == ("1.10× (100,000 jobs, quick)", Verdict.MET)
+
+
+def test_steps_and_signals_are_compared_with_another_revision_on_the_same_engine() -> None:
+    for scenario in ("steps", "signals"):
+        found = [
+            _one(scenario, "v", HOLDFAST, rate=20.0),
+            _one(scenario, "v", f"{HOLDFAST}@v1", rate=10.0),
+            _one(scenario, "v", "holdfast@v1 on SQLite", rate=90.0),
+        ]
+        judged = _judged(f"{scenario} per second vs before, PostgreSQL", *found)
+        assert (judged.shown, judged.verdict) == ("2.00× (of holdfast@v1)", Verdict.MET)
+
+
+def test_a_slot_that_is_idle_while_jobs_are_due_is_a_miss() -> None:
+    measure = "slots in use of 10 ms sleepers while jobs are due, SQLite"
+    for share, expected in ((0.9, Verdict.MISSED), (0.99, Verdict.MET)):
+        found = _one("sleepers", "v", HOLDFAST_SQLITE, occupied=share)
+        assert _judged(measure, found).verdict is expected
+
+
+def test_the_marks_are_those_of_the_issue() -> None:
+    marks = {one.measure: (one.must, one.stretch) for one in TARGETS}
+    wanted: dict[str, tuple[float | None, float | None]] = {
+        "drain vs Graphile batched, analysed": (1.1, 1.4),
+        "drain vs Graphile batched, burst": (1.5, 2.5),
+        "drain vs PGQueuer": (2.0, 3.0),
+        "drain vs pg-boss": (1.5, 2.0),
+        "drain vs awa-pg": (5.0, 8.0),
+        "drain vs procrastinate": (60.0, 100.0),
+        "drain vs DBOS": (60.0, 100.0),
+        "drain vs absurd": (25.0, 40.0),
+        "bulk submit vs the fastest of all peers": (1.1, 1.4),
+        "SQLite FULL drain vs huey, one process": (8.0, 12.0),
+    }
+    for engine in ("PostgreSQL", "SQLite"):
+        wanted |= {
+            f"idle latency p50 of the quickest durable peer's, {engine}": (1.0, None),
+            f"idle latency p99 of the quickest durable peer's, {engine}": (1.0, None),
+            f"idle latency p50, {engine}": (None, 2.5),
+            f"worker vs bench-store, {engine}": (0.85, 1.0),
+            f"growth 10⁴ or 10⁵ → 10⁶ jobs, {engine}": (0.85, 0.95),
+            f"growth → 5·10⁶ events of history, {engine}": (0.85, 0.95),
+            f"steps per second vs before, {engine}": (2.0, None),
+            f"signals per second vs before, {engine}": (2.0, None),
+            f"HTTP submits one by one vs empty POSTs, {engine}": (0.75, None),
+            f"worker memory, {engine}": (80.0, 60.0),
+        }
+    assert wanted.items() <= marks.items()
+
+
 def test_a_worker_is_compared_with_the_store_under_it() -> None:
     found = [
-        _one("drain", "100,000 burst", HOLDFAST, rate=7.0),
+        _one("drain", "100,000 burst", HOLDFAST, rate=8.5),
         _one("drain", "100,000 burst", STORE, rate=10.0),
+        _one("drain", "100,000 burst", f"{STORE}@v1", rate=100.0),
     ]
     assert _judged("worker vs bench-store, PostgreSQL", *found).verdict is Verdict.MET
 
@@ -117,8 +179,10 @@ def test_growth_is_judged_on_history_too() -> None:
         _one("growth", "1,000,000 jobs", HOLDFAST, rate=9.5),
         _one("growth", "100,000 jobs on 5,000,000 events of history", HOLDFAST, rate=7.0),
     ]
-    judged = _judged("growth 10⁴ or 10⁵ → 10⁶, PostgreSQL", *found)
+    judged = _judged("growth → 5·10⁶ events of history, PostgreSQL", *found)
     assert (judged.value, judged.verdict) == (0.7, Verdict.MISSED)
+    judged = _judged("growth 10⁴ or 10⁵ → 10⁶ jobs, PostgreSQL", *found)
+    assert (judged.value, judged.verdict) == (0.95, Verdict.STRETCH)
 
 
 def test_a_slow_start_of_the_smallest_drain_does_not_flatter_the_growth() -> None:
@@ -127,7 +191,7 @@ def test_a_slow_start_of_the_smallest_drain_does_not_flatter_the_growth() -> Non
         _one("growth", "100,000 jobs", HOLDFAST, rate=16.0),
         _one("growth", "1,000,000 jobs", HOLDFAST, rate=8.0),
     ]
-    judged = _judged("growth 10⁴ or 10⁵ → 10⁶, PostgreSQL", *found)
+    judged = _judged("growth 10⁴ or 10⁵ → 10⁶ jobs, PostgreSQL", *found)
     assert (judged.value, judged.verdict) == (0.5, Verdict.MISSED)
     assert "1,000,000 jobs vs 100,000" in judged.shown
 

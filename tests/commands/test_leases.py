@@ -96,7 +96,7 @@ async def test_a_store_that_is_back_within_the_lease_is_not_noticed(place: Comma
             await place.passed((before.lease_expires_at or 0) - SECOND)
             assert processes_of(job)
         ended = await place.ended(job)
-    assert (ended.state, ended.exit_code, ended.attempt) == (State.FAILED, 6, 1)
+    assert (ended.state, ended.exit_code, ended.attempt) == (State.FAILED, 6, before.attempt)
     assert await runs(place, job) == 1
 
 
@@ -165,7 +165,7 @@ async def test_a_host_that_comes_back_after_the_lease_and_in_time_adopts(
         assert (await place.read(job)).running
         async with place.worker():
             ended = await place.ended(job)
-    assert (ended.state, ended.exit_code, ended.attempt) == (State.FAILED, 6, 1)
+    assert (ended.state, ended.exit_code, ended.attempt) == (State.FAILED, 6, left.attempt)
     assert await runs(place, job) == 1
 
 

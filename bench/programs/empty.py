@@ -14,6 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from holdfast.http.limits import ServerLimits
+from holdfast.http.slow_clients import make_limited_protocol
+
 
 async def take(request: Request) -> Response:
     """Read the body, and answer with nothing in it."""
@@ -25,4 +28,12 @@ app = Starlette(routes=[Route("/empty", take, methods=["POST"])])
 
 
 if __name__ == "__main__":
-    uvicorn.run(app, port=int(sys.argv[1]), log_config=None, access_log=False, ws="none")
+    uvicorn.run(
+        app,
+        port=int(sys.argv[1]),
+        # Head and body of an answer in one write, as `holdfast serve` sends them.
+        http=make_limited_protocol(ServerLimits()),
+        log_config=None,
+        access_log=False,
+        ws="none",
+    )

@@ -54,7 +54,7 @@ BIRTHS = {
     ("lifecycle/submit.py", "_submit_plain"): "",
 }
 """Every function that makes a new job, and the test which shows that it is judged."""
-MAKERS = {"submit", "submit_alike", "make_alike", "linked", "linked_retry", "compensation"}
+MAKERS = {"submit", "decide_like", "make_alike", "linked", "linked_retry", "compensation"}
 
 
 def find_makers() -> set[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import msgspec
@@ -346,18 +346,19 @@ class Server:
         self.port = 0
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readline()
-        headers = {}
-        while (line := (await reader.readline()).strip()) != b"":
-            name, _, value = line.decode().partition(":")
-            headers[name.lower()] = value.strip()
-        body = await reader.readexactly(int(headers["content-length"]))
-        self.asked.append((headers, body))
-        await asyncio.sleep(self.wait)
-        head = b"HTTP/1.1 %s\r\ncontent-length: %d\r\nlocation: /elsewhere\r\n\r\n"
-        writer.write(head % (self.status, len(self.answer)) + self.answer)
-        await writer.drain()
-        writer.close()
+        # Also where the client has gone and the test ends while the answer is held back.
+        with closing(writer):
+            await reader.readline()
+            headers = {}
+            while (line := (await reader.readline()).strip()) != b"":
+                name, _, value = line.decode().partition(":")
+                headers[name.lower()] = value.strip()
+            body = await reader.readexactly(int(headers["content-length"]))
+            self.asked.append((headers, body))
+            await asyncio.sleep(self.wait)
+            head = b"HTTP/1.1 %s\r\ncontent-length: %d\r\nlocation: /elsewhere\r\n\r\n"
+            writer.write(head % (self.status, len(self.answer)) + self.answer)
+            await writer.drain()
 
 
 @asynccontextmanager

@@ -55,6 +55,18 @@ async def test_more_than_is_held_is_sent_at_once() -> None:
     assert len(sent.writes) == 1
 
 
+async def test_a_large_body_is_sent_behind_its_head_and_not_copied() -> None:
+    sent = Sent()
+    joined = JoinedWrites(sent)
+    body = b"x" * (HELD_BYTES + 1)
+    joined.write(b"head ")
+    joined.write(body)
+    assert sent.writes == [b"head ", body]
+    assert sent.writes[1] is body
+    await asyncio.sleep(0)
+    assert len(sent.writes) == 2
+
+
 async def test_a_connection_is_closed_behind_what_was_written() -> None:
     sent = Sent()
     joined = JoinedWrites(sent)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.ids import mint_id
 from holdfast.lifecycle import commands as c
-from holdfast.lifecycle.alike import submit_alike
+from holdfast.lifecycle.alike import decide_like
 from holdfast.ports.models import ClaimRequest
 from holdfast.ports.store import Store
 from holdfast.stores.postgres.claim_start import CURSOR_AFTER
@@ -40,7 +40,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 async def submit_many(store: Store, number: int, **wishes: Any) -> None:
     """Submit jobs that are alike."""
     first = new_job(**wishes)
-    alike = [submit_alike(first, mint_id(), b"null") for _ in range(number)]
+    alike = [decide_like(first, mint_id(), b"null") for _ in range(number)]
     for start in range(0, number, 500):
         await store.submit(alike[start : start + 500])
 

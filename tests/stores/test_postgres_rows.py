@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.ids import mint_id
-from holdfast.lifecycle.alike import submit_alike
+from holdfast.lifecycle.alike import decide_like
 from holdfast.lifecycle.record import Actor, Facts, NewJob
 from holdfast.lifecycle.states import Role, State
 from holdfast.lifecycle.submission import Submission
@@ -21,7 +21,7 @@ GATEWAY = Actor(Role.GATEWAY, "api")
 def three_alike() -> list[NewJob]:
     """Decide three submits that share what was made once."""
     first = submit(Submission(id=mint_id(), task="greet", body=b"1"), GATEWAY)
-    return [first, submit_alike(first, mint_id(), b"2"), submit_alike(first, mint_id(), b"3")]
+    return [first, decide_like(first, mint_id(), b"2"), decide_like(first, mint_id(), b"3")]
 
 
 def told(job: NewJob, **changes: Any) -> NewJob:

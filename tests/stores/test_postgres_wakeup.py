@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from holdfast.ports.store import Store
 from holdfast.stores.claim_ranges import Range
+from holdfast.stores.postgres import submit as postgres_submit
 from holdfast.stores.postgres import wakeup
 from holdfast.stores.postgres.session import PostgresSession
 from holdfast.stores.postgres.store import PostgresStore
@@ -228,13 +229,54 @@ async def test_hints_that_follow_soon_go_by_themselves(
     assert wake.carry(["default"]) is None, "another is under way"
     clock[0] += 0.01
     hint.is_sent = True
-    wake.hint(["default"], hint)
+    wake.note_carried(hint)
     clock[0] += 0.01 * wakeup.CARRY_REST * 0.9
     assert wake.carry(["default"]) is None
     clock[0] += 0.01 * wakeup.CARRY_REST * 0.2
     assert wake.carry(["default"]) is not None
     clock[0] += wakeup.TRUST_SECONDS
     assert wake.carry(["default"]) is None, "it is not known whether anyone still listens"
+
+
+async def test_while_a_transaction_with_a_hint_stalls_no_other_carries_one(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (await knows_listener(store, other)).cancel()
+    wake = other._wake
+    clock = [wakeup._now()]
+    monkeypatch.setattr(wakeup, "_now", lambda: clock[0])
+    hint = wake.carry(["default"])
+    assert hint is not None
+    stall = wakeup.TRUST_SECONDS / 2
+    clock[0] += stall
+    assert wake.carry(["default"]) is None, "it holds the lock, or waits for it"
+    # However it ended.
+    wake.note_carried(hint)
+    wake._asked_at = clock[0] + stall * wakeup.CARRY_REST
+    clock[0] += stall * wakeup.CARRY_REST * 0.9
+    assert wake.carry(["default"]) is None
+    clock[0] += stall * wakeup.CARRY_REST * 0.2
+    assert wake.carry(["default"]) is not None
+
+
+async def test_a_submit_that_fails_lets_later_ones_carry_their_hints(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (await knows_listener(store, other)).cancel()
+    wake = other._wake
+    carried: list[object] = []
+
+    async def fail(*_: object, hint: object, **__: object) -> NoReturn:
+        carried.append(hint)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(postgres_submit, "_submit_by_halves", fail)
+    monkeypatch.setattr(wakeup, "CARRY_REST", 0)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            await other.submit([new_job()])
+    assert None not in carried
+    assert wake.carry(["default"]) is not None
 
 
 async def test_silence_on_a_sound_line_is_no_hint(store: Store) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from holdfast.errors import StoreBroken
 from holdfast.stores.sqlite.notices import Notices
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.sqlite.wakeup import LOOK_SECONDS
 
 LONG = 60.0
 """Longer than a test may take."""
@@ -83,3 +89,44 @@ def test_where_nothing_can_be_watched_only_signals_arrive(
     blind.signal()
     assert blind.wait(LONG)
     blind.close()
+
+
+def test_notices_arrive_by_a_file_that_has_replaced_the_watched_one(
+    mine: Notices, others: Notices, path: str
+) -> None:
+    Path(path + "-new").touch()
+    Path(path + "-new").rename(path)
+    assert not mine.wait(LONG), "whatever was missed meanwhile is looked for"
+    others.send()
+    assert not mine.wait(LONG)
+    assert mine.are_watched
+
+
+def test_without_the_file_others_are_looked_for_by_the_clock(mine: Notices, path: str) -> None:
+    Path(path).unlink()
+    assert not mine.wait(LONG)
+    assert not mine.are_watched
+    mine.signal()
+    assert mine.wait(LONG)
+
+
+async def test_a_store_without_a_file_left_to_open_says_so_and_keeps_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse() -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    place = str(tmp_path / "jobs.db")
+    store = SqliteStore(place)
+    await store.open()
+    await store.close()
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(os, "pipe", refuse)
+    with pytest.raises(StoreBroken, match="Too many open files"):
+        await SqliteStore(place).open()
+    monkeypatch.undo()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_the_shortest_rest_is_one_that_can_be_waited() -> None:
+    assert all((seconds * 1000).is_integer() for seconds in LOOK_SECONDS), "poll rounds up"

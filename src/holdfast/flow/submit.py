@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast.errors import REFUSED_BY_STORE, BadData, HoldfastError, about
 from holdfast.flow.options import list_adapter_needs
 from holdfast.ids import mint_id, mint_ids
-from holdfast.lifecycle.alike import AlikeJobs, make_alike, may_be_alike, submit_alike
+from holdfast.lifecycle.alike import AlikeJobs, decide_like, make_alike, may_be_alike
 from holdfast.lifecycle.execution_policy import DEFAULT_POLICY, Policy
 from holdfast.lifecycle.keys import has_keys
 from holdfast.lifecycle.record import Actor, JobId, NewJob
@@ -198,7 +198,7 @@ class JobBuilder(Struct, frozen=True, kw_only=True):
             first = firsts.get(call.task) if is_plain else None
             try:
                 if first is not None:
-                    jobs.append(submit_alike(first, mint_id(), call.body))
+                    jobs.append(decide_like(first, mint_id(), call.body))
                     continue
                 job = self._decide_call(call, parent_id, inherited, terms)
             except BadData as error:

@@ -31,6 +31,11 @@ class JoinedWrites:
 
     def write(self, data: bytes) -> None:
         """Send data when it is flushed, or else in the next turn of the loop."""
+        if len(data) > HELD_BYTES:
+            # A second call costs less than a copy of it.
+            self.flush()
+            self._transport.write(data)
+            return
         if not data:
             return
         if not self._parts:

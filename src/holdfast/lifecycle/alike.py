@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.lifecycle.holds import UNADMITTED
 from holdfast.lifecycle.payload import digest, sound_body
-from holdfast.lifecycle.record import JobId, NewJob
+from holdfast.lifecycle.record import DraftEvent, JobId, NewJob
 
 
 class AlikeJobs(Struct, frozen=True, kw_only=True, gc=False):
@@ -96,21 +96,31 @@ def gather_alike(jobs: Sequence[NewJob]) -> AlikeJobs | None:
 def _is_like(first: NewJob, job: NewJob) -> bool:
     one, other = first.event, job.event
     return (
-        one.created is other.created
-        and one.facts is other.facts
-        and one.to_state is other.to_state
+        ask_alike(one, other)
         and one.run_at == other.run_at
         and one.deadline_at == other.deadline_at
         and one.correlation_id == other.correlation_id
-        and one.actor == other.actor
-        and one.reason == other.reason
         and other.request_id is None
         and not job.keys
         and other.body is not None
     )
 
 
-def submit_alike(first: NewJob, id: JobId, body: bytes) -> NewJob:
+def ask_alike(one: DraftEvent, other: DraftEvent) -> bool:
+    """Return whether two first events ask for the same for certain: what many share was made once.
+
+    They may still differ in id, body, times, correlation and keys.
+    """
+    return (
+        one.created is other.created
+        and one.to_state is other.to_state
+        and one.facts is other.facts
+        and one.actor == other.actor
+        and one.reason == other.reason
+    )
+
+
+def decide_like(first: NewJob, id: JobId, body: bytes) -> NewJob:
     """Decide a submit that equals a decided one without keys, but for its id and body."""
     body = sound_body(body, "body")
     return _another(first, id, body, digest(body))

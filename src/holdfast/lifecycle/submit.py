@@ -9,7 +9,7 @@ from uuid import UUID
 from msgspec.structs import fields, replace
 
 from holdfast.errors import BadData
-from holdfast.lifecycle.alike import submit_alike
+from holdfast.lifecycle.alike import decide_like
 from holdfast.lifecycle.derive import born
 from holdfast.lifecycle.execution_policy import Policy
 from holdfast.lifecycle.holds import is_policy_hold
@@ -100,7 +100,7 @@ def _submit_plain(submission: Submission, actor: Actor, internal: bool) -> NewJo
         raise BadData(f"id must be a UUID, not {submission.id!r}")
     run_at = submission.run_at
     if run_at is NOW:
-        return submit_alike(first, submission.id, submission.body)
+        return decide_like(first, submission.id, submission.body)
     body = sound_body(submission.body, "body")
     check_time(run_at, "run_at")
     return NewJob(

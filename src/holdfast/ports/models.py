@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct, structs
 
@@ -115,7 +115,7 @@ class ClaimGroup(Struct, eq=False, dict=True):
     """The record of any of them, but for its id and its times."""
     jobs: int = 1
     """How many they are."""
-    run_terms: Any = None
+    run_terms: object = None
     """What the worker that claimed them has worked out for all of them."""
 
     @cached_property

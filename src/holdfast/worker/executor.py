@@ -94,11 +94,12 @@ class Executor(Struct, kw_only=True, eq=False):
 
     def _find_terms(self, group: ClaimGroup) -> RunTerms | None:
         """Return how jobs that were claimed alike are run: found once for all of them."""
-        terms: RunTerms | None = group.run_terms
-        if terms is None:
-            found = self.runners.find(group.like)
-            if found is not None:
-                terms = group.run_terms = make_run_terms(group, *found, self.meters)
+        if isinstance(group.run_terms, RunTerms):
+            return group.run_terms
+        found = self.runners.find(group.like)
+        if found is None:
+            return None
+        terms = group.run_terms = make_run_terms(group, *found, self.meters)
         return terms
 
     async def _run(self, run: Run) -> None:

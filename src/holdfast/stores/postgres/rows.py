@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from asyncpg.pgproto.pgproto import UUID as DriverId
 
-from holdfast.lifecycle.alike import AlikeJobs
+from holdfast.lifecycle.alike import AlikeJobs, ask_alike
 from holdfast.lifecycle.execution_policy import needs_key, policy_key
 from holdfast.lifecycle.plan import Plan, PlannedEnd
 from holdfast.lifecycle.record import Draft, DraftEvent, NewJob
@@ -49,7 +49,7 @@ def submit_arrays(jobs: Sequence[NewJob]) -> list[Any]:
     number = 0
     for job in jobs:
         event = job.event
-        if last is not None and _asks_alike(last, event):
+        if last is not None and ask_alike(last, event):
             rows.append(_submit_row(job, number, rows[-1][_TEXT]))
             continue
         record, last = job.record, event
@@ -79,17 +79,6 @@ def submit_arrays(jobs: Sequence[NewJob]) -> list[Any]:
 
 _TEXT = 2
 """Where a job's row has its text."""
-
-
-def _asks_alike(one: DraftEvent, other: DraftEvent) -> bool:
-    """Return whether two first events are the same for certain: what many share was made once."""
-    return (
-        one.created is other.created
-        and one.to_state is other.to_state
-        and one.facts is other.facts
-        and one.actor == other.actor
-        and one.reason == other.reason
-    )
 
 
 def _submit_row(job: NewJob, group: int, text: str | None) -> tuple[Any, ...]:

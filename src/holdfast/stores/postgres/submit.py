@@ -100,7 +100,10 @@ async def _submit(
     # A worker that knows the one range need not look for it; many jobs are worth a look at all.
     only = range_of(jobs[0].record) if len(jobs) == 1 else None
     hint = session.wake.carry(queues, only)
-    outcomes = await _submit_by_halves(session, list(once.values()), alone=alone, hint=hint)
+    try:
+        outcomes = await _submit_by_halves(session, list(once.values()), alone=alone, hint=hint)
+    finally:
+        session.wake.note_carried(hint)
     session.wake.hint(queues, hint, only=only)
     if len(once) == len(jobs):
         return outcomes

@@ -11,6 +11,7 @@ import contextlib
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import Any
 
 import asyncpg
@@ -49,8 +50,6 @@ CARRY_REST = 8
 Such commits, of all databases of a server, wait for each other until the disk or the standby has
 them. So a process takes part for a ninth of its time, and for less where many others do.
 """
-CARRY_REST_SECONDS = 1.0
-"""The same after one that failed, or is still under way."""
 
 
 HINTS_KNOWN = 16
@@ -99,8 +98,8 @@ class WakeUp:
         self._live = False
         self._live_since = 0.0
         self._heard = False
-        self._asked_at = float("-inf")
-        self._carries_at = float("-inf")
+        self._asked_at = -inf
+        self._carries_at = -inf
         """When the next transaction may carry a hint."""
 
     async def close(self) -> None:
@@ -117,15 +116,22 @@ class WakeUp:
     def carry(self, queues: Iterable[str], only: Range | None = None) -> CarriedHint | None:
         """Return the hint for a transaction to carry; None where it must go by itself.
 
-        It saves a round trip, and a commit. It must be given to `hint` after the transaction.
+        It saves a round trip, and a commit. After the transaction it must be given to
+        `note_carried`, also if that failed, and else to `hint`.
         """
         now = _now()
         # While nobody is known to listen, `hint` looks for listeners.
         trusted = self._heard and now - self._asked_at <= TRUST_SECONDS
         if self._hosts is None or not trusted or now < self._carries_at:
             return None
-        self._carries_at = now + CARRY_REST_SECONDS
+        # None beside it, however long it stalls.
+        self._carries_at = inf
         return CarriedHint(self._channel, _write_notices(queues, only), now)
+
+    def note_carried(self, carried: CarriedHint | None) -> None:
+        """Take note that the transaction with a hint has ended, however it did."""
+        if carried is not None:
+            self._carries_at = _now() + CARRY_REST * (_now() - carried.carried_at)
 
     def hint(
         self,
@@ -140,10 +146,7 @@ class WakeUp:
         """
         names = frozenset(queues)
         self._wake_waiters(names, only)
-        if carried is not None and carried.is_sent:
-            self._carries_at = _now() + CARRY_REST * (_now() - carried.carried_at)
-            return
-        if self._hosts is None:
+        if self._hosts is None or (carried is not None and carried.is_sent):
             return
         self._outbox.update(_write_notices(names, only))
         if self._outbox and (self._sending is None or self._sending.done()):

@@ -11,10 +11,16 @@ import contextlib
 import ctypes
 import os
 import select
+import struct
+from collections.abc import Iterator
 
 _OPENED = 0x20
 """IN_OPEN. Not a change of the file: the next sync of the database could have to wait for it."""
-_EVENTS_BYTES = 4096
+_REPLACED = 0x4 | 0x400 | 0x800
+"""IN_ATTRIB, IN_DELETE_SELF and IN_MOVE_SELF. A file that is open somewhere is not deleted with its
+last name: only its number of names changes."""
+_EVENT = struct.Struct("iIII")
+_EVENTS_BYTES = 256 * _EVENT.size
 
 
 class Notices:
@@ -26,9 +32,9 @@ class Notices:
         self._end, self._start = os.pipe()
         self._watch = None if path is None else _watch(path)
         self._poll = select.poll()
+        os.set_blocking(self._end, False)
         for file in (self._end, self._watch):
             if file is not None:
-                os.set_blocking(file, False)
                 self._poll.register(file, select.POLLIN)
 
     @property
@@ -45,8 +51,19 @@ class Notices:
         ready = {file for file, _ in self._poll.poll(None if seconds is None else seconds * 1000)}
         for file in ready:
             # What came meanwhile is one.
-            os.read(file, _EVENTS_BYTES)
+            events = os.read(file, _EVENTS_BYTES)
+            if file != self._end and any(mask != _OPENED for _, mask, _, _ in _read_events(events)):
+                self._watch_again()
         return ready == {self._end}
+
+    def _watch_again(self) -> None:
+        """Watch the file that has the path now; without one, no notices arrive any more."""
+        if self._watch is not None and self._path is not None:
+            self._poll.unregister(self._watch)
+            os.close(self._watch)
+            self._watch = _watch(self._path)
+            if self._watch is not None:
+                self._poll.register(self._watch, select.POLLIN)
 
     def send(self) -> None:
         """Send a notice to the other processes."""
@@ -71,7 +88,12 @@ def _watch(path: str) -> int | None:
     if watch < 0:
         # A user may have 128 of them by default.
         return None
-    if library.inotify_add_watch(watch, os.fsencode(path), _OPENED) < 0:
+    if library.inotify_add_watch(watch, os.fsencode(path), _OPENED | _REPLACED) < 0:
         os.close(watch)
         return None
     return watch
+
+
+def _read_events(events: bytes) -> Iterator[tuple[int, ...]]:
+    """Read events of a watched file, which have no name after them."""
+    return _EVENT.iter_unpack(events)

@@ -65,10 +65,15 @@ def _write_or_miss(turn: Turn, ends: Sequence[PlannedEnd]) -> list[JobId]:
         ids, plan = [end.id for end in ends], ends[0].plan
         fence = (plan.start.record.rev, turn.now, turn.epoch)
         found = {row[0] for row in turn.rows("still_claimed", ids, *fence)}
-        writable = [end for end in ends if end.id.bytes in found and end.floor <= turn.now]
-        if turn.sealing or len(writable) == len(ends) or not writable:
+        writable: list[PlannedEnd] = []
+        left: list[JobId] = []
+        for end in ends:
+            if end.id.bytes in found and end.floor <= turn.now:
+                writable.append(end)
+            else:
+                left.append(end.id)
+        if turn.sealing or not left or not writable:
             return ids
-        left = [end.id for end in ends if end not in writable]
         return left + _write_or_miss(turn, writable)
     except DATA_ERRORS:
         return [end.id for end in ends]

@@ -12,9 +12,9 @@ import threading
 import time
 from collections.abc import Collection, Iterable
 
-LOOK_SECONDS = (0.0005, 0.005)
+LOOK_SECONDS = (0.001, 0.005)
 """How often the writer looks for commits of other processes while a caller waits, at the most and
-at the least, where no notices arrive."""
+at the least, where no notices arrive. It can rest for whole milliseconds only."""
 LOOKS = 50
 """How often it looks in a silence as long as the one so far: more work soon follows on work."""
 

@@ -91,7 +91,7 @@ class Writer:
         self._stopped: str | None = None
         """Why nobody is served any more."""
         self._turnstile = None if place.in_memory else Turnstile(place.path)
-        self._notices = Notices(None if self._turnstile is None else self._turnstile.name)
+        self._notices = _open_notices(self._turnstile)
         self._thread = threading.Thread(
             target=self._serve, name=f"holdfast writer of {place.path}", daemon=True
         )
@@ -302,6 +302,16 @@ class Writer:
             turn = Turn(self._connection, self._seen, 0)
         self._connection.execute("RELEASE caller")
         return turn
+
+
+def _open_notices(turnstile: Turnstile | None) -> Notices:
+    if turnstile is None:
+        return Notices(None)
+    try:
+        return Notices(turnstile.name)
+    except OSError as error:
+        turnstile.close()
+        raise StoreBroken(f"cannot wait for notices beside {turnstile.name}: {error}") from error
 
 
 def _fail(requests: Iterable[WriteRequest], error: BaseException) -> None:

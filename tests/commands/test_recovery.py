@@ -68,7 +68,7 @@ async def test_a_worker_that_dies_at_any_point_leaves_a_job_that_ends_once(
 ) -> None:
     job = await place.submit(RUNS + "exit 0")
     assert await gone(place.start_worker(die_at=point)) == -signal.SIGKILL
-    # An attempt whose box could not be made in time costs a number, and ran nothing.
+    # A container that podman cannot make at first costs an attempt, which ran nothing.
     attempt = (await place.read(job)).attempt
     async with place.worker():
         record = await place.ended(job)
@@ -305,7 +305,7 @@ async def test_of_two_workers_on_a_host_one_runs_commands_until_it_dies(
 ) -> None:
     first = place.start_worker()
     job = await place.submit(RUNS + "echo ready; sleep 3; exit 2")
-    # A lease that passes while the container is made costs an attempt, which ran nothing.
+    # A container that podman cannot make at first costs an attempt, which ran nothing.
     started = await place.running(job)
     async with place.worker() as second:
         assert (await place.read(job)).owner != second.name

@@ -148,7 +148,10 @@ def is_released(job: Job) -> bool:
 @pytest.mark.req("D14", "D18")
 @pytest.mark.parametrize("trouble", ["hangs", "fails"])
 async def test_a_box_that_cannot_be_created_waits_and_costs_nothing(
-    place: CommandPlace, troubled: TroubledPodman, trouble: str
+    place: CommandPlace,
+    troubled: TroubledPodman,
+    trouble: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with place.worker():
         if trouble == "hangs":
@@ -163,6 +166,7 @@ async def test_a_box_that_cannot_be_created_waits_and_costs_nothing(
         assert released.run_at - released.updated_at >= 4_000_000
         assert (released.failures, await count_claims(place, job)) == (0, 1)
         assert "this host cannot run it now" in await reason_of_release(place, job)
+        assert f"job {job.id} is given back: this host cannot run it now" in caplog.text
         troubled.recover()
         ended = await place.ended(job)
         await place.cleared()

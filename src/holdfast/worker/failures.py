@@ -96,7 +96,9 @@ class Failures:
         self._hooks = HookThread(hooks)
 
     def ended(self, job: OwnedJob, command: c.Command, error: BaseException | None) -> None:
-        """Report how an attempt ended, if it failed. Never raises."""
+        """Report how an attempt ended, if it failed or could not be made here. Never raises."""
+        if isinstance(command, c.Release) and command.unserved:
+            log.warning("job %s is given back: %s", job.record.public_id, command.reason)
         self._report(lambda: _describe_failure(job, command, error))
 
     def lost(self, job: OwnedJob, why: str) -> None:
